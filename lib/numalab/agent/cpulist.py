@@ -1,0 +1,58 @@
+"""The kernel's list format for CPUs and nodes: ``0-3,8,10-11``.
+
+Format: Documentation/admin-guide/kernel-parameters.rst, "cpu lists"; an empty string is the
+empty set. The stride form ``0-31:2/4`` is accepted on reading and never written.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, List
+
+from .errors import Fault
+
+_PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+)/(\d+))?)?\Z")
+_HIGHEST = 1 << 20  # far above any kernel's NR_CPUS: a typing error must not fill the memory
+
+
+def parse(text: str) -> List[int]:
+    """Return the numbers that a list names, ascending and without repeats.
+
+    Raises Fault when the text is not in list format.
+    """
+    numbers = set()
+    for part in text.strip().split(","):
+        part = part.strip()
+        if not part:
+            continue
+        match = _PART.match(part)
+        if not match:
+            raise Fault(
+                f"{text!r} is not a list of CPUs or nodes ({part!r} is neither number nor range)",
+                "write it like 0-3,8",
+            )
+        first = int(match.group(1))
+        last = int(match.group(2) or first)
+        if last < first or last > _HIGHEST:
+            raise Fault(
+                f"{part!r} in {text!r} is not a range of CPUs or nodes", "write it like 0-3,8"
+            )
+        used, group = int(match.group(3) or 1), int(match.group(4) or 1)
+        if not 0 < used <= group:
+            raise Fault(f"{part!r} in {text!r} has an impossible stride", "write it like 0-31:2/4")
+        numbers.update(n for n in range(first, last + 1) if (n - first) % group < used)
+    return sorted(numbers)
+
+
+def format(numbers: Iterable[int]) -> str:
+    """Return the shortest list-format text of a set of numbers; "" for the empty set."""
+    parts: List[str] = []
+    run: List[int] = []
+    for number in [*sorted(set(numbers)), None]:
+        if run and number is not None and number == run[-1] + 1:
+            run.append(number)
+            continue
+        if run:
+            parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+        run = [] if number is None else [number]
+    return ",".join(parts)

@@ -1,0 +1,38 @@
+"""The two errors that reach a person: a fault to act on, and output that cannot be read."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+
+class Fault(Exception):
+    """Something a person must know about: what is wrong and where, and what to do about it.
+
+    ``what`` is one sentence without a final full stop; ``hint`` says what to do, or is None.
+    """
+
+    def __init__(self, what: str, hint: Optional[str] = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.hint}" if self.hint else self.what
+
+
+class ParseError(Fault):
+    """A tool's output holds a line that its parser does not understand.
+
+    ``line_number`` counts from 1; 0 means that the output as a whole is at fault (for
+    instance: it is empty, or a section that must be there is missing).
+    """
+
+    def __init__(self, tool: str, line_number: int, line: str, why: str) -> None:
+        where = f"line {line_number}" if line_number else "the output as a whole"
+        shown = line if len(line) <= 120 else line[:117] + "..."
+        quoted = f" ({shown!r})" if line_number else ""
+        super().__init__(f"{tool}: {where}{quoted}: {why}")
+        self.tool = tool
+        self.line_number = line_number
+        self.line = line
+        self.why = why
