@@ -1,0 +1,43 @@
+# `make run` measures this machine and renders the article; `make test` runs every test.
+# Both set up what they need: system tools (where permitted) and a virtual environment.
+
+PYTHON  ?= python3
+PROFILE ?= quick
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+
+.PHONY: run test bench lint notebooks lock clean help
+
+help:  ## list what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/'
+
+run: $(READY)  ## measure this machine under every binding and render the article
+	@scripts/install-quarto $(BIN)
+	$(BIN)/numalab run --all --profile $(PROFILE)
+	$(BIN)/numalab report
+
+test: $(READY)  ## lint, every test, and every committed notebook against its committed outputs
+	$(BIN)/ruff check .
+	$(BIN)/pytest
+	$(BIN)/pytest --nbval-lax -p no:cacheprovider notebooks report
+
+bench: $(READY)  ## the measured promises: probe, collectors, start-up, store
+	$(BIN)/python bench/all.py
+
+notebooks: $(READY)  ## execute the committed notebooks again over their committed runs
+	$(BIN)/python scripts/execute-notebooks
+
+lock:  ## resolve requirements.lock again (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras \
+	  --generate-hashes --no-header --no-annotate --output-file requirements.lock
+
+$(READY): requirements.lock pyproject.toml scripts/install-system-tools
+	@scripts/install-system-tools
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@
+
+clean:  ## remove the virtual environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build

@@ -1,0 +1,73 @@
+"""Where a checkout keeps its things: experiments, notebooks, runs, the report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from numalab.agent.errors import Fault
+
+
+def root() -> Path:
+    """Return the checkout's root.
+
+    It is the folder that NUMALAB_HOME names, else the nearest folder at or above the current
+    one that holds ``experiments/`` and ``notebooks/``, else the checkout this package was
+    installed from. Raises Fault when there is none.
+    """
+    named = os.environ.get("NUMALAB_HOME")
+    if named:
+        if not _is_root(Path(named)):
+            raise Fault(
+                f"NUMALAB_HOME names {named}, which holds no experiments/ and notebooks/",
+                "point it at a numalab checkout",
+            )
+        return Path(named).resolve()
+    here = Path.cwd()
+    installed_from = Path(__file__).resolve().parents[2]
+    for folder in [here, *here.parents, installed_from]:
+        if _is_root(folder):
+            return folder
+    raise Fault(
+        f"{here} is not inside a numalab checkout", "go to the checkout or set NUMALAB_HOME"
+    )
+
+
+def _is_root(folder: Path) -> bool:
+    return (folder / "experiments").is_dir() and (folder / "notebooks").is_dir()
+
+
+def resolve(path: str | Path) -> Path:
+    """Return a path given by a user: as it stands from here, else from the checkout's root.
+
+    Notebooks name committed runs relative to the root, and papermill and nbval execute them
+    from different folders.
+    """
+    given = Path(path).expanduser()
+    if given.is_absolute() or given.exists():
+        return given
+    return root() / given
+
+
+def runs() -> Path:
+    """Return the folder of all runs: data/runs/HOST/RUN (NUMALAB_RUNS moves it)."""
+    named = os.environ.get("NUMALAB_RUNS")
+    return Path(named) if named else root() / "data" / "runs"
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder is a run directory."""
+    return (folder / "manifest.json").is_file()
+
+
+def find_runs(experiment: str | None = None, host: str | None = None) -> list[Path]:
+    """Return the run directories below ``runs()``, oldest first.
+
+    A run's name starts with the second it was started in and ends with its experiment.
+    """
+    found = [
+        path.parent
+        for path in runs().glob(f"{host or '*'}/*/manifest.json")
+        if experiment is None or path.parent.name.partition("-")[2] == experiment
+    ]
+    return sorted(found, key=lambda path: (path.name, path.parent.name))

@@ -1,0 +1,123 @@
+"""Starting the agent on this machine and following it while it measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from numalab.agent.errors import Fault
+
+Event = dict[str, Any]
+
+
+def new_run_directory(base: Path, host: str, experiment: str) -> Path:
+    """Return the path of a new run directory, BASE/HOST/STARTED-EXPERIMENT (UTC); not made yet."""
+    started = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    folder = base / host / f"{started}-{experiment}"
+    if folder.exists():
+        raise Fault(f"{folder} exists already", "start again in a second")
+    return folder
+
+
+def make_plan(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan that this machine's agent makes of a request."""
+    from numalab.agent import plan, topology
+
+    return plan.make(request, topology.read())
+
+
+def measure(
+    plan: dict[str, Any],
+    folder: Path,
+    *,
+    allow_host_changes: bool = False,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Event:
+    """Run a plan on this machine into a run directory; return the agent's last event.
+
+    A directory that holds an unfinished run of the same plan is completed. ``on_event`` gets
+    every progress event. Ctrl-C stops the agent in order; what was measured stays. Raises
+    Fault with the agent's own words when it fails.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    plan_file = folder.parent / f".{folder.name}.plan.json"
+    plan_file.write_text(json.dumps(plan), encoding="utf-8")
+    command = [sys.executable, "-m", "numalab.agent", "run"]
+    command += ["--plan", str(plan_file), "--out", str(folder)]
+    if allow_host_changes:
+        command.append("--allow-host-changes")
+    try:
+        return _follow(command, on_event)
+    finally:
+        plan_file.unlink(missing_ok=True)
+
+
+def resume(
+    folder: Path,
+    *,
+    allow_host_changes: bool = False,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Event:
+    """Complete an unfinished run; see ``measure``."""
+    command = [sys.executable, "-m", "numalab.agent", "resume", str(folder)]
+    if allow_host_changes:
+        command.append("--allow-host-changes")
+    return _follow(command, on_event)
+
+
+def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
+    # A session of its own: Ctrl-C reaches the agent once, from here, not twice.
+    agent = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+    )
+    last: Event = {}
+    interrupted = False
+    try:
+        while True:
+            try:
+                for event in _events(agent):
+                    on_event(event)
+                    last = event
+                break
+            except KeyboardInterrupt:
+                if interrupted:
+                    agent.kill()
+                else:
+                    interrupted = True
+                    agent.send_signal(signal.SIGINT)
+        said = agent.stderr.read() if agent.stderr else ""
+        code = agent.wait()
+    finally:
+        if agent.poll() is None:
+            agent.kill()
+            agent.wait()
+    if interrupted:
+        raise KeyboardInterrupt
+    if code != 0 or last.get("event") != "end":
+        words = said.strip() or f"it ended with status {code} and said nothing"
+        raise Fault(f"the measuring agent failed: {words.removeprefix('numalab: ')}")
+    return last
+
+
+def _events(agent: subprocess.Popen[str]) -> Iterator[Event]:
+    assert agent.stdout is not None
+    for line in agent.stdout:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            raise Fault(f"the agent printed {line.strip()!r}, which is no progress event") from None
+        yield event

@@ -1,0 +1,223 @@
+"""The results store: tidy measurements and time series, derived from a run's raw files.
+
+``measurements.parquet`` has one row per trial, metric and point; ``samples.parquet`` one row per
+trial, metric, point and second. Both are derived: the same parsers that the host used rebuild
+them from ``raw/`` at any time, and ``numalab check`` compares.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from numalab.agent import SCHEMA, collectors, tools
+from numalab.agent.errors import Fault, ParseError
+from numalab.agent.journal import read as read_journal
+
+MEASUREMENTS: dict[str, pl.DataType] = {
+    "run": pl.String(),
+    "host": pl.String(),
+    "experiment": pl.String(),
+    "profile": pl.String(),
+    "trial": pl.Int32(),
+    "block": pl.Int32(),
+    "position": pl.Int32(),
+    "cell": pl.String(),
+    "binding": pl.String(),
+    "label": pl.String(),
+    "role": pl.String(),
+    "baseline": pl.String(),
+    "cpus": pl.String(),
+    "cpu_nodes": pl.String(),
+    "memory_policy": pl.String(),
+    "memory_nodes": pl.String(),
+    "threads": pl.Int32(),
+    "distance": pl.Int32(),
+    "tool": pl.String(),
+    "tool_version": pl.String(),
+    "source": pl.String(),
+    "metric": pl.String(),
+    "point": pl.String(),
+    "x": pl.Float64(),
+    "y": pl.Float64(),
+    "value": pl.Float64(),
+    "unit": pl.String(),
+    "grade": pl.String(),
+    "reason": pl.String(),
+}
+SAMPLES: dict[str, pl.DataType] = {
+    "run": pl.String(),
+    "trial": pl.Int32(),
+    "cell": pl.String(),
+    "source": pl.String(),
+    "t_s": pl.Float64(),
+    "metric": pl.String(),
+    "point": pl.String(),
+    "value": pl.Float64(),
+    "unit": pl.String(),
+}
+FILES = ("measurements.parquet", "samples.parquet")
+
+
+def read_json(path: Path) -> Any:
+    """Read one of a run's JSON files; Fault when it is missing, damaged or of a newer schema."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Fault(f"{path} is missing", "is this a run directory?") from None
+    except (OSError, ValueError) as error:
+        raise Fault(f"{path} cannot be read: {error}", "restore it from a copy") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(schema, int):
+        raise Fault(f"{path} states no schema version", "it is not one of numalab's files")
+    if schema > SCHEMA:
+        raise Fault(
+            f"{path} has schema version {schema}, this numalab reads up to {SCHEMA}",
+            "update numalab",
+        )
+    return data
+
+
+def read_raw(folder: Path, name: str) -> str:
+    """Return the text of one raw file of a run; Fault when it is missing or not gzip."""
+    try:
+        with gzip.open(folder / name, "rb") as file:
+            return file.read().decode("utf-8", errors="replace")
+    except (OSError, EOFError, ValueError) as error:
+        raise Fault(f"{folder / name} cannot be read: {error}", "restore it from a copy") from None
+
+
+def derive(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rebuild (measurements, samples) of a run from its manifest, journal and raw files.
+
+    A trial whose raw output no longer parses has no rows of that source; ``numalab check`` says
+    so. Raises Fault when the run directory itself cannot be read.
+    """
+    manifest = read_json(folder / "manifest.json")
+    plan = manifest["plan"]
+    cells = {cell["id"]: cell for cell in plan["cells"]}
+    measurements: list[dict[str, Any]] = []
+    samples: list[dict[str, Any]] = []
+    for record in read_journal(folder / "journal.ndjson"):
+        cell = cells.get(record["cell"])
+        if cell is None:
+            raise Fault(
+                f"{folder}/journal.ndjson: trial {record['trial']} has the cell "
+                f"{record['cell']!r}, which is not in the plan",
+            )
+        head = {"run": folder.name, "trial": record["trial"], "cell": cell["id"]}
+        common = {
+            **head,
+            "host": manifest["host"],
+            "experiment": manifest["experiment"],
+            "profile": manifest["profile"],
+            "block": record["block"],
+            "position": record["position"],
+            "binding": cell["binding"],
+            "label": cell["label"],
+            "role": cell["role"],
+            "baseline": cell["baseline"],
+            "cpus": cell["cpus"],
+            "cpu_nodes": cell["cpu_nodes"],
+            "memory_policy": cell["memory"]["policy"],
+            "memory_nodes": cell["memory"]["nodes"],
+            "threads": cell["threads"],
+            "distance": cell["distance"],
+            "tool": record["tool"]["name"],
+            "tool_version": record["tool"]["version"],
+            "grade": record["grade"],
+        }
+        for row in _trial_rows(folder, record):
+            reason = row.get("reason") or record["reason"]
+            measurements.append({**common, **row, "reason": reason})
+        samples += [{**head, **row} for row in _trial_samples(folder, record)]
+    return (
+        pl.DataFrame(measurements, schema=MEASUREMENTS),
+        pl.DataFrame(samples, schema=SAMPLES),
+    )
+
+
+def _trial_rows(folder: Path, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for row in tool_metrics(folder, record):
+        yield {**_blank(row), "source": "tool"}
+    if "collect" in record["raw"]:
+        collected = json.loads(read_raw(folder, record["raw"]["collect"]))
+        for row in collectors.metrics(collected):
+            yield {**_blank(row), "source": row["source"]}
+
+
+def _blank(row: dict[str, Any]) -> dict[str, Any]:
+    value = row["value"]
+    return {
+        "metric": row["metric"],
+        "point": row.get("point") or "",
+        "x": row.get("x"),
+        "y": row.get("y"),
+        "value": None if value is None else float(value),
+        "unit": row["unit"],
+        "reason": row.get("reason"),
+    }
+
+
+def tool_metrics(folder: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the metrics that a trial's tool printed; [] where its output cannot be parsed."""
+    records = _parsed(folder, record)
+    return tools.driver(record["tool"]["name"]).metrics(records) if records else []
+
+
+def _parsed(folder: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
+    driver = tools.driver(record["tool"]["name"])
+    name = record["raw"].get(getattr(driver, "RAW", "stdout"))
+    if name is None:
+        return []
+    try:
+        return driver.parse(read_raw(folder, name))
+    except ParseError:
+        return []  # the journal holds the reason: the same parser failed on the host
+
+
+def _trial_samples(folder: Path, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    driver = tools.driver(record["tool"]["name"])
+    if hasattr(driver, "samples"):
+        for row in driver.samples(_parsed(folder, record)):
+            yield {**row, "point": row.get("point") or "", "source": "tool"}
+    if "collect" in record["raw"]:
+        collected = json.loads(read_raw(folder, record["raw"]["collect"]))
+        yield from collectors.samples(collected)
+
+
+def write(folder: Path) -> None:
+    """Derive a run's two tables and write them beside its raw files."""
+    for name, frame in zip(FILES, derive(folder), strict=True):
+        temporary = folder / f".{name}"
+        frame.write_parquet(temporary, compression="zstd", statistics=False)
+        temporary.replace(folder / name)
+
+
+def measurements(folders: Iterable[Path]) -> pl.LazyFrame:
+    """Scan the measurements of runs, as one lazy frame; Fault when there are none to scan."""
+    return _scan(folders, FILES[0], MEASUREMENTS)
+
+
+def samples(folders: Iterable[Path]) -> pl.LazyFrame:
+    """Scan the time series of runs, as one lazy frame."""
+    return _scan(folders, FILES[1], SAMPLES)
+
+
+def _scan(
+    folders: Iterable[Path], name: str, schema: dict[str, pl.DataType]
+) -> pl.LazyFrame:
+    paths = [folder / name for folder in folders]
+    if not paths:
+        return pl.LazyFrame(schema=schema)
+    for path in paths:
+        if not path.is_file():
+            raise Fault(
+                f"{path} is missing", f"rebuild it with: numalab check --rebuild {path.parent}"
+            )
+    return pl.scan_parquet(paths)
