@@ -1,0 +1,193 @@
+"""The house style: one palette, one type size, one width, and files that never differ by chance.
+
+Colours are those of Okabe and Ito ("Color Universal Design", 2008), which stay apart under the
+common kinds of colour blindness; every family of bindings has its own marker as well, so that a
+grey print loses nothing. Figures are 16 cm wide, the text width of the PDF, so that a type size
+given here is the size on paper; HTML scales the SVG.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import Any, Callable, Dict, Optional
+
+import matplotlib
+from matplotlib import patheffects
+from matplotlib.figure import Figure
+
+WIDTH = 16 / 2.54  # inches: the text width of the article's PDF
+TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
+
+BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+SKY, PURPLE, BLACK = "#56B4E9", "#CC79A7", "#000000"
+GREY, PALE, INK, FAINT = "#7F7F7F", "#E8E8E8", "#222222", "#555555"
+
+PALETTE: Dict[str, str] = {
+    "local": BLUE,
+    "remote": VERMILLION,
+    "interleave": GREEN,
+    "unbound": BLACK,
+    "preferred": SKY,
+    "cpus-only": ORANGE,
+    "cores": PURPLE,
+    "control": GREY,
+}
+MARKERS: Dict[str, str] = {
+    "local": "o",
+    "remote": "s",
+    "interleave": "D",
+    "unbound": "^",
+    "preferred": "v",
+    "cpus-only": "P",
+    "cores": "h",
+    "control": "p",
+}
+# Series that are not bindings (nodes, for instance) take these in turn.
+CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
+CYCLE_MARKERS = ("o", "s", "D", "h", "P", "v", "^", "p")
+
+RC: Dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so every host draws the same
+    "font.size": BASE,
+    "axes.titlesize": BASE,
+    "axes.titlelocation": "left",
+    "axes.labelsize": BASE,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "grid.color": "#D9D9D9",
+    "grid.linewidth": 0.5,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "legend.handletextpad": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4.5,
+    "hatch.linewidth": 0.5,
+    "hatch.color": GREY,
+    "text.color": INK,
+    "figure.dpi": 144,
+    "figure.facecolor": "white",
+    "savefig.dpi": 200,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "numalab",  # element ids follow the content, not a random number
+    "svg.fonttype": "path",  # the reader needs no font
+    "pdf.fonttype": 42,
+}
+_NO_DATE = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+}
+
+
+class Picture(Figure):
+    """A figure that is saved in the house style, byte for byte the same for the same data.
+
+    In a notebook it shows itself as SVG, whatever matplotlib backend is set.
+    """
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """Save as matplotlib does; without dates or program names in the file."""
+        kind = options.get("format") or str(fname).rsplit(".", 1)[-1].lower()
+        options["metadata"] = {**_NO_DATE.get(kind, {}), **(options.get("metadata") or {})}
+        with matplotlib.rc_context(RC):
+            super().savefig(fname, **options)
+
+    def svg(self) -> str:
+        """Return the figure as SVG text."""
+        out = io.BytesIO()
+        self.savefig(out, format="svg")
+        return out.getvalue().decode("utf-8")
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
+        return {"image/svg+xml": self.svg()}
+
+
+def styled(draw: Callable[..., Picture]) -> Callable[..., Picture]:
+    """Run a chart function under the house style, whatever the caller's rcParams are."""
+
+    @functools.wraps(draw)
+    def inside(*arguments: Any, **named: Any) -> Picture:
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(RC)
+            return draw(*arguments, **named)
+
+    return inside
+
+
+def picture(height: float, width: float = WIDTH) -> Picture:
+    """Return an empty figure of this size in inches whose layout makes room for its labels."""
+    figure = Picture(figsize=(width, height), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06, hspace=0.04, wspace=0.04)
+    return figure
+
+
+def title(figure: Picture, text: str) -> None:
+    """Set the figure's title, flush left."""
+    figure.suptitle(text, x=0.012, ha="left", fontsize=TITLE, fontweight="bold")
+
+
+def note(figure: Picture, text: str) -> None:
+    """Put a remark below the figure, flush left; "" puts none."""
+    if text:
+        figure.supxlabel(text, x=0.012, ha="left", fontsize=SMALL, color=FAINT, linespacing=1.35)
+
+
+def emulated(figure: Picture, why: Optional[str] = None) -> Picture:
+    """Mark a figure as made on an emulated host, where no time means anything; return it.
+
+    The words lie across the picture, faint, so that a cut-out still carries them; ``why`` (from
+    the host record) follows in the lower right corner.
+    """
+    mark = figure.text(
+        0.5, 0.5, "EMULATED HOST", fontsize=34, fontweight="bold", color=GREY, alpha=0.22,
+        ha="center", va="center", rotation=18, zorder=100,
+    )  # fmt: skip
+    mark.set_in_layout(False)
+    text = "emulated: times mean nothing" + (f" ({why})" if why else "")
+    label = figure.text(
+        0.988, 0.012, text, fontsize=TINY, color=VERMILLION, ha="right", va="bottom", zorder=101
+    )
+    label.set_in_layout(False)
+    halo(label)
+    return figure
+
+
+def halo(text: Any) -> None:
+    """Give a text a white outline, so that it stays legible over lines and bars."""
+    text.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
+
+
+def family(binding: str, role: str = "cell") -> str:
+    """Return the family whose colour and marker a binding or cell id takes.
+
+    ``remote:0-1`` and ``remote`` are ``remote``; a control is ``control`` whatever it repeats;
+    everything that picks CPUs by count, thread rank or list is ``cores``.
+    """
+    if role == "control" or binding.endswith("/control"):
+        return "control"
+    name = binding.replace("/", ":").split(":", 1)[0].strip()
+    return name if name in PALETTE else "cores"
+
+
+def is_dark(colour: Any) -> bool:
+    """Say whether white text reads better than black on a colour (WCAG 2.1 relative luminance)."""
+    rgb = matplotlib.colors.to_rgb(colour)
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179

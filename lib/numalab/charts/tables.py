@@ -1,0 +1,99 @@
+"""Numbers and polars frames as text: Markdown tables for notebooks and the article."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Mapping, Optional, Sequence, Tuple, Union
+
+import polars as pl
+
+from numalab.agent.errors import Fault
+
+MISSING = "–"
+Source = Union[str, Tuple[str, str, str]]
+
+
+def number(value: Optional[float], digits: int = 3) -> str:
+    """Return a number with at least ``digits`` significant figures and thousands separators.
+
+    The digits before the point are never rounded away: 123456 stays 123,456. Null and NaN are
+    shown as a dash, never as 0.
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    # Rounding may carry into a new digit (9.996 is 10.0 in three figures), so round first.
+    exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    if exponent < -4:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def interval(
+    value: Optional[float], low: Optional[float], high: Optional[float], digits: int = 3
+) -> str:
+    """Return ``0.65 [0.63, 0.66]``: as many decimals as the interval's half width makes sensible.
+
+    One significant figure of the half width, but never fewer than two decimals' worth below 10
+    nor more than ``digits + 2`` figures; without an interval the value alone, to ``digits``
+    significant figures.
+    """
+    if value is None or low is None or high is None or not all(map(math.isfinite, (low, high))):
+        return number(value, digits)
+    half = (high - low) / 2
+    scale = max(abs(value), abs(low), abs(high))
+    if half <= 0 or scale == 0:
+        return f"{number(value, digits)} [{number(low, digits)}, {number(high, digits)}]"
+    most = digits + 1 - math.floor(math.log10(scale))
+    least = 2 if scale < 10 else 0
+    decimals = max(0, min(most, max(least, -math.floor(math.log10(half)))))
+    return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
+
+
+def markdown(frame: pl.DataFrame, columns: Mapping[str, Source], digits: int = 3) -> str:
+    """Return the frame as a Markdown pipe table, one line per row, in the frame's order.
+
+    ``columns`` maps each heading (with its unit: ``"triad (GB/s)"``) to a column's name, or to
+    (value, low, high), which becomes one cell ``0.65 [0.63, 0.66]``. Numbers stand to the right,
+    whole numbers unchanged, others to ``digits`` significant figures; null is a dash. Raises
+    Fault for a column that the frame does not have.
+    """
+    wanted = [name for source in columns.values() for name in _names(source)]
+    absent = sorted(set(wanted) - set(frame.columns))
+    if absent:
+        raise Fault(
+            f"the table needs columns that the frame does not have: {', '.join(absent)}",
+            f"it has: {', '.join(frame.columns)}",
+        )
+    rule = ["--:" if _is_numeric(frame, source) else ":--" for source in columns.values()]
+    lines = [[_escape(heading) for heading in columns], rule]
+    for row in frame.iter_rows(named=True):
+        lines.append([_cell(row, source, digits) for source in columns.values()])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def _names(source: Source) -> Sequence[str]:
+    return (source,) if isinstance(source, str) else source
+
+
+def _is_numeric(frame: pl.DataFrame, source: Source) -> bool:
+    return frame.schema[_names(source)[0]].is_numeric()
+
+
+def _cell(row: Mapping[str, Any], source: Source, digits: int) -> str:
+    if not isinstance(source, str):
+        return interval(*(row[name] for name in source), digits=digits)
+    value = row[source]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return number(value, digits)
+    return MISSING if value is None or value == "" else _escape(str(value))
+
+
+def _escape(text: str) -> str:
+    """Keep a text in its cell: a pipe would end the cell, a line break the row."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", "").replace("\n", "<br>")
