@@ -1,0 +1,277 @@
+"""The stranger's checker: may this run be published?
+
+It trusts nothing but the raw files: hashes, the schema, every number derived again from raw,
+every grade derived again from the recorded proofs, the rules of a run, and implausible values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from numalab import store
+from numalab.agent import placement, tools
+from numalab.agent.errors import Fault, ParseError
+from numalab.agent.journal import read as read_journal
+
+# What a finished run adds after its manifest is sealed; they are derived, and derived again here.
+DERIVED = (*store.FILES, "manifest.json", "notebook.ipynb")
+SHOWN = 12  # rows of one table named before "and N more"
+
+
+@dataclass
+class Result:
+    """What a check found: faults forbid publishing; warnings are for the reader to weigh."""
+
+    folder: Path
+    faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    trials: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as JSON-able data."""
+        return {
+            "run": str(self.folder),
+            "publishable": not self.faults,
+            "trials": self.trials,
+            "faults": self.faults,
+            "warnings": self.warnings,
+        }
+
+    def text(self) -> str:
+        """Return the result as lines for the terminal."""
+        lines = [f"✗ {fault}" for fault in self.faults]
+        lines += [f"⚠ {warning}" for warning in self.warnings]
+        if self.faults:
+            many = "fault" if len(self.faults) == 1 else "faults"
+            lines.append(f"{len(self.faults)} {many}. This run must not be published.")
+        else:
+            lines.append(f"✓ {self.folder}: {self.trials} trials, every number follows from raw/")
+        return "\n".join(lines)
+
+
+def check(folder: Path) -> Result:
+    """Check one run directory; Fault only when it is no run directory at all."""
+    result = Result(folder)
+    if not folder.is_dir():
+        raise Fault(f"{folder} is not a directory", "numalab list --runs shows the runs")
+    try:
+        manifest = store.read_json(folder / "manifest.json")
+        plan = manifest["plan"]
+        listed = manifest["sha256"]
+    except Fault as fault:
+        result.faults.append(str(fault))
+        return result
+    except (KeyError, TypeError) as error:
+        result.faults.append(f"manifest.json lacks {error}")
+        return result
+    result.faults += _hashes(folder, listed)
+    try:
+        host = store.read_json(folder / "host.json")
+        journal = read_journal(folder / "journal.ndjson")
+        result.trials = len(journal)
+        result.faults += _journal(folder, plan, manifest, journal)
+        for record in journal:
+            result.faults += _trial(folder, plan, host, record)
+        derived = store.derive(folder)
+    except Fault as fault:
+        result.faults.append(str(fault))
+        return result
+    except (KeyError, TypeError, AttributeError) as error:
+        kind = type(error).__name__
+        result.faults.append(f"the run's files do not fit the schema: {kind} {error}")
+        return result
+    for name, frame in zip(store.FILES, derived, strict=True):
+        result.faults += _same_table(folder, name, frame)
+    result.faults += _implausible(derived[0])
+    result.warnings += _rules(plan, manifest, host, journal)
+    result.warnings += _suspicious(derived[0], plan, host)
+    return result
+
+
+def _hashes(folder: Path, listed: dict[str, str]) -> Iterator[str]:
+    present = {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    }
+    for name in sorted({"host.json", "journal.ndjson"} - set(listed)):
+        yield f"{name}: manifest.json lists no sha256 of it"
+    for name, expected in sorted(listed.items()):
+        if name not in present:
+            yield f"{name}: listed in manifest.json, but missing"
+        elif hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
+            yield f"{name}: sha256 differs from manifest.json"
+    for name in sorted(present - set(listed) - set(DERIVED)):
+        yield f"{name}: not listed in manifest.json"
+
+
+def _journal(
+    folder: Path, plan: dict[str, Any], manifest: dict[str, Any], journal: list[dict[str, Any]]
+) -> Iterator[str]:
+    planned = {item["trial"]: item for item in plan["order"]}
+    counts = Counter(record["trial"] for record in journal)
+    for trial, count in sorted(counts.items()):
+        if count > 1:
+            yield f"journal.ndjson: trial {trial} stands {count} times"
+        if trial not in planned:
+            yield f"journal.ndjson: trial {trial} is not in the plan"
+    for record in journal:
+        item = planned.get(record["trial"], record)
+        for key in ("cell", "block", "position"):
+            if record[key] != item[key]:
+                yield (
+                    f"journal.ndjson: trial {record['trial']} has {key} {record[key]!r}, "
+                    f"the plan says {item[key]!r}"
+                )
+        for name, digest in record["sha256"].items():
+            if manifest["sha256"].get(name) != digest:
+                yield f"{name}: journal.ndjson and manifest.json disagree on its sha256"
+    if manifest["status"] == "complete":
+        for trial in sorted(set(planned) - set(counts)):
+            yield f"journal.ndjson: trial {trial} is missing, though the run calls itself complete"
+    elif manifest["status"] == "running":
+        yield "manifest.json: the run never ended (numalab run --resume completes it)"
+    by_block: dict[int, list[str]] = {}
+    for item in plan["order"]:
+        by_block.setdefault(item["block"], []).append(item["cell"])
+    cells = sorted(cell["id"] for cell in plan["cells"])
+    for block, members in sorted(by_block.items()):
+        if sorted(members) != cells:
+            yield f"manifest.json: block {block} of the plan does not hold every cell once"
+    orders = {tuple(members) for members in by_block.values()}
+    if len(by_block) > 5 and len(cells) > 2 and len(orders) == 1:
+        yield "manifest.json: every block has the same order; trials must be randomised"
+
+
+def _trial(
+    folder: Path, plan: dict[str, Any], host: dict[str, Any], record: dict[str, Any]
+) -> Iterator[str]:
+    """Parse a trial's raw output again and grade it again from its recorded proofs."""
+    cell = next((cell for cell in plan["cells"] if cell["id"] == record["cell"]), None)
+    if cell is None:
+        return  # already said
+    where = f"trial {record['trial']} ({record['cell']})"
+    if record["grade"] not in ("verified", "unverified", "error"):
+        yield f"journal.ndjson: {where} has the unknown grade {record['grade']!r}"
+    if record["grade"] != "verified" and not record["reason"]:
+        yield f"journal.ndjson: {where} is graded {record['grade']} without a reason"
+    if record["grade"] == "error":
+        return
+    driver = tools.driver(record["tool"]["name"])
+    try:
+        driver.parse(store.read_raw(folder, record["raw"][getattr(driver, "RAW", "stdout")]))
+    except (ParseError, KeyError) as error:
+        yield f"{where}: graded {record['grade']}, but its raw output does not parse: {error}"
+    if record["grade"] != "verified" or cell["expects"]["memory"]["proof"] == "none":
+        return
+    if "placement" not in record["raw"]:
+        yield f"{where}: graded verified, but no placement proof was recorded"
+        return
+    proofs = json.loads(store.read_raw(folder, record["raw"]["placement"]))
+    grade, _ = placement.grade(proofs, cell, host["topology"])
+    if grade != "verified":
+        yield f"{where}: graded verified, but its recorded placement gives {grade}"
+
+
+def _same_table(folder: Path, name: str, derived: pl.DataFrame) -> Iterator[str]:
+    try:
+        stored = pl.read_parquet(folder / name)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        yield f"{name}: cannot be read: {str(error).splitlines()[0]}"
+        return
+    if stored.schema != derived.schema:
+        yield f"{name}: its columns differ from the schema"
+        return
+    if stored.height != derived.height:
+        yield f"{name}: {stored.height} rows, raw/ gives {derived.height}"
+        return
+    differs = pl.any_horizontal(
+        stored[column].ne_missing(derived[column]) for column in derived.columns
+    )
+    rows = stored.select(differs.alias("differs"))["differs"].arg_true().to_list()
+    for row in rows[:SHOWN]:
+        old, new = stored.row(row, named=True), derived.row(row, named=True)
+        columns = [column for column in derived.columns if old[column] != new[column]]
+        said = ", ".join(f"{c} {old[c]!r}, its raw file says {new[c]!r}" for c in columns)
+        yield f"{name}: trial {new['trial']} {new['metric']} {new['point']}".rstrip() + f": {said}"
+    if len(rows) > SHOWN:
+        yield f"{name}: {len(rows) - SHOWN} more rows differ"
+
+
+POSITIVE = ("ns", "GB/s", "1/s", "MiB/s")
+
+
+def _implausible(measurements: pl.DataFrame) -> Iterator[str]:
+    used = measurements.filter(
+        (pl.col("source") == "tool") & (pl.col("grade") != "error") & pl.col("value").is_not_null()
+    )
+    bad = used.filter(pl.col("unit").is_in(POSITIVE) & ~(pl.col("value") > 0))
+    infinite = used.filter(~pl.col("value").is_finite())
+    for row in pl.concat([bad, infinite]).unique(maintain_order=True).to_dicts():
+        yield (
+            f"trial {row['trial']} ({row['cell']}): {row['metric']} is {row['value']} "
+            f"{row['unit']}, which cannot be"
+        )
+
+
+def _rules(
+    plan: dict[str, Any],
+    manifest: dict[str, Any],
+    host: dict[str, Any],
+    journal: list[dict[str, Any]],
+) -> Iterator[str]:
+    if manifest["status"] == "stopped":
+        yield "the run was stopped before its end"
+    for grade in ("error", "unverified"):
+        graded = [record for record in journal if record["grade"] == grade]
+        reasons = Counter(record["reason"] for record in graded)
+        for reason, count in reasons.most_common():
+            yield f"{count} of {len(journal)} trials {grade}: {reason}"
+    blocks = {item["block"] for item in plan["order"]}
+    if plan["request"]["control"] and len(plan["cells"]) > 1:
+        if len(blocks) < 6:
+            yield f"{len(blocks)} blocks decide nothing (6 or more do)"
+        if not any(cell["role"] == "control" for cell in plan["cells"]):
+            yield "there is no A/A control"
+    notes = Counter(note for cell in plan["cells"] for note in cell["notes"])
+    for note, count in notes.items():
+        yield note if count == 1 else f"{note} ({count} cells)"
+    if host["after"] is None and manifest["status"] == "complete":
+        yield "the host's state after the run was not recorded"
+    if host["after"] is not None:
+        from numalab.agent import state
+
+        yield from state.compare(host["before"], host["after"])
+
+
+def _suspicious(
+    measurements: pl.DataFrame, plan: dict[str, Any], host: dict[str, Any]
+) -> Iterator[str]:
+    """Warn where remote memory looks faster than local memory beyond the interval."""
+    if host["emulated"] or measurements.is_empty():
+        return
+    from numalab import statistics
+
+    speeds = {
+        name: measure["better"]
+        for name, measure in plan["request"].get("measure", {}).items()
+        if measure["unit"] in ("ns", "GB/s")
+    }
+    remote = {cell["id"]: cell for cell in plan["cells"] if cell["binding"] == "remote"}
+    if not speeds or not remote:
+        return
+    for row in statistics.ratios(measurements, list(speeds)).to_dicts():
+        if row["cell"] not in remote or row["low"] is None:
+            continue
+        higher = speeds[row["metric"]] == "higher"
+        if (higher and row["low"] > 1) or (not higher and row["high"] < 1):
+            yield (
+                f"{remote[row['cell']]['label']}: {row['metric']} is better than local beyond its "
+                f"interval ({row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}])"
+            )
