@@ -1,0 +1,537 @@
+"""A host drawn: packages, nodes with their memory, shared caches, cores, hardware threads.
+
+The drawing is laid out in inches on one axes, so that a type size is a size on paper; what does
+not fit one by one (more than 64 cores) is drawn as counts and CPU lists.
+"""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.textpath import TextPath
+
+from numalab.agent import cpulist
+
+from . import style
+
+MOST_CORES = 64  # drawn one by one; more become counts
+MOST_GROUPS = 24  # shared caches drawn one by one; more become counts
+LOW_FREE = 0.1  # of a node's memory: below this an allocation on it will spill to other nodes
+
+_MARGIN, _GAP, _PAD, _LINE = 0.08, 0.08, 0.06, 0.125  # inches
+_OFFLINE, _FORBIDDEN = "/" * 8, "x" * 6
+_KINDS = {"network": "net", "storage": "disk", "gpu": "GPU"}
+
+
+@dataclass
+class _Group:
+    """Cores of one node that share an L3 (all of the node's cores where no L3 is described)."""
+
+    label: str
+    cores: List[List[Mapping[str, Any]]]
+    lines: List[str] = field(default_factory=list)  # instead of the cores, when they are too many
+    columns: int = 1
+    core_width: float = 0.0
+    core_height: float = 0.0
+    width: float = 0.0
+    height: float = 0.0
+
+
+@dataclass
+class _Card:
+    """One node's box: its groups, in rows, and its devices."""
+
+    node: Mapping[str, Any]
+    rows: List[List[_Group]]
+    devices: List[str]
+    height: float
+
+
+@style.styled
+def topology_figure(topology: Mapping[str, Any]) -> style.Picture:
+    """Draw what ``agent.topology.read`` found: a picture 16 cm wide, as high as it needs.
+
+    Packages are boxes; in them nodes, with memory in GiB (a bar, all to one scale: used, page
+    cache, free) and the names of their PCI devices; in a node the groups that share an L3, and
+    the cores with the numbers of their hardware threads. Offline CPUs and what the cpuset
+    forbids are hatched. SLIT distances stand below (10 is local; ACPI 6.5, section 5.2.17).
+    """
+    nodes = list(topology["nodes"])
+    bands = _bands(topology)
+    columns = _columns(bands)
+    inner = style.WIDTH - 2 * _MARGIN
+    rows = _band_rows(bands, columns)
+    detailed = _core_count(topology) <= MOST_CORES
+    merged = len({(cpu["node"], cpu["l3"]) for cpu in topology["cpus"]}) > MOST_GROUPS
+
+    placed: List[Tuple[float, List[Tuple[str, int, List[List[_Card]]]]]] = []
+    for row in rows:
+        across = sum(width for _, width, _ in row)
+        card_width = (inner - _GAP * (len(row) - 1) - 2 * _PAD * len(row)) / across - _GAP
+        made = []
+        for label, width, members in row:
+            cards = [_card(node, topology, card_width, detailed, merged) for node in members]
+            made.append((label, width, [cards[i : i + width] for i in range(0, len(cards), width)]))
+        placed.append((card_width, made))
+
+    heights = [
+        max(
+            sum(max(card.height for card in line) + _GAP for line in lines) + _PAD + 0.17
+            for _, _, lines in made
+        )
+        for _, made in placed
+    ]
+    header = 0.42
+    footer = _footer_height(topology)
+    total = header + sum(heights) + _GAP * len(heights) + footer + _MARGIN
+    figure = style.Picture(figsize=(style.WIDTH, total))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, style.WIDTH), ylim=(total, 0))
+    axes.set_axis_off()
+
+    _text(axes, _MARGIN, 0.14, topology.get("model") or "processor model unknown", style.TITLE,
+          weight="bold", room=inner)  # fmt: skip
+    _text(axes, _MARGIN, 0.31, _counts(topology), style.SMALL, color=style.FAINT, room=inner)
+    largest = max((node["memory_bytes"] or 0 for node in nodes), default=0)
+    y = header
+    for (card_width, made), height in zip(placed, heights):
+        x = _MARGIN
+        for label, width, lines in made:
+            band_width = width * (card_width + _GAP) + 2 * _PAD - _GAP + _GAP
+            _box(axes, x, y, band_width, height, face="#F4F4F4", edge=style.FAINT)
+            _text(axes, x + _PAD, y + 0.11, label, style.SMALL, weight="bold",
+                  room=band_width - 2 * _PAD)  # fmt: skip
+            cy = y + 0.17 + _PAD
+            for line in lines:
+                tallest = max(card.height for card in line)
+                cx = x + _PAD + _GAP / 2
+                for card in line:
+                    _draw_card(axes, card, cx, cy, card_width, tallest, topology, largest)
+                    cx += card_width + _GAP
+                cy += tallest + _GAP
+            x += band_width + _GAP
+        y += height + _GAP
+    _draw_footer(axes, topology, y + 0.04)
+    return figure
+
+
+def _bands(topology: Mapping[str, Any]) -> List[Tuple[str, List[Mapping[str, Any]]]]:
+    """Nodes by the packages that their CPUs are in; nodes without CPUs come last."""
+    packages: Dict[int, set] = {node["node"]: set() for node in topology["nodes"]}
+    for cpu in topology["cpus"]:
+        if cpu["node"] in packages and cpu["package"] is not None:
+            packages[cpu["node"]].add(cpu["package"])
+    bands: Dict[Tuple[int, ...], List[Mapping[str, Any]]] = {}
+    for node in topology["nodes"]:
+        bands.setdefault(tuple(sorted(packages[node["node"]])), []).append(node)
+    named = []
+    for key in sorted(bands, key=lambda key: (not key, key)):
+        if len(key) > 1:
+            label = "packages " + " + ".join(map(str, key)) + " in one node"
+        elif key:
+            label = f"package {key[0]}"
+        elif any(node["cpus"] for node in bands[key]):
+            label = "package unknown"
+        else:
+            label = "memory without CPUs"
+        named.append((label, bands[key]))
+    return named
+
+
+def _columns(bands: Sequence[Tuple[str, List[Any]]]) -> int:
+    """How many node cards stand side by side: at most 4, leaving few places empty."""
+    largest = max((len(members) for _, members in bands), default=1)
+    most = min(4, sum(len(members) for _, members in bands) or 1)
+    if largest <= most:
+        return most
+    return min((4, 3), key=lambda columns: -largest % columns)
+
+
+def _band_rows(
+    bands: Sequence[Tuple[str, List[Any]]], columns: int
+) -> List[List[Tuple[str, int, List[Any]]]]:
+    rows: List[List[Tuple[str, int, List[Any]]]] = []
+    free = 0
+    for label, members in bands:
+        width = min(columns, len(members))
+        if width > free:
+            rows.append([])
+            free = columns
+        rows[-1].append((label, width, members))
+        free -= width
+    return rows
+
+
+def _core_key(cpu: Mapping[str, Any]) -> Any:
+    return cpu["siblings"] or (cpu["package"], cpu["die"], cpu["core"], cpu["cpu"])
+
+
+def _core_count(topology: Mapping[str, Any]) -> int:
+    return topology.get("cores") or len({_core_key(cpu) for cpu in topology["cpus"]})
+
+
+def _card(
+    node: Mapping[str, Any], topology: Mapping[str, Any], width: float, detailed: bool,
+    merged: bool,
+) -> _Card:  # fmt: skip
+    room = width - 2 * _PAD
+    groups = _groups(node, topology, detailed, merged)
+    widest = max((_text_width(str(cpu["cpu"]), style.SMALL) for cpu in topology["cpus"]), default=0)
+    for group in groups:
+        _measure(group, room - 2 * _PAD, max(0.2, widest + 0.08))
+    for group in groups:  # boxes of one width stand in columns
+        group.width = max(other.width for other in groups)
+    rows: List[List[_Group]] = []
+    left = 0.0
+    for group in groups:
+        if not rows or group.width > left:
+            rows.append([])
+            left = room
+        rows[-1].append(group)
+        left -= group.width + _PAD
+    devices = _devices(node["node"], topology, width - 2 * _PAD)
+    height = 0.46 + sum(max(g.height for g in row) + _PAD for row in rows)
+    height += (_LINE + _PAD if not rows else 0) + _LINE * len(devices)
+    return _Card(node, rows, devices, height)
+
+
+def _groups(
+    node: Mapping[str, Any], topology: Mapping[str, Any], detailed: bool, merged: bool
+) -> List[_Group]:
+    mine = [cpu for cpu in topology["cpus"] if cpu["node"] == node["node"]]
+    several = len({cpu["package"] for cpu in mine}) > 1
+    by_group: Dict[Any, Dict[Any, List[Mapping[str, Any]]]] = {}
+    for cpu in mine:
+        cores = by_group.setdefault((cpu["package"] if several else None, cpu["l3"]), {})
+        cores.setdefault(_core_key(cpu), []).append(cpu)
+    groups = []
+    for (package, l3), cores in by_group.items():
+        label = "no shared L3 known"
+        if l3 is not None:
+            cache = topology["caches"][l3]
+            size = cache["size_bytes"]
+            label = "L3" + (f" {size / 2**20:.4g} MiB" if size else ", size unknown")
+            outside = set(cpulist.parse(cache["cpus"])) - {cpu["cpu"] for cpu in mine}
+            if outside:
+                label += ", shared with other nodes"
+        if package is not None:
+            label = f"package {package} · {label}"
+        groups.append(_Group(label, list(cores.values())))
+    if merged and len({group.label for group in groups}) == 1 and len(groups) > 1:
+        sizes = sorted({len(group.cores) for group in groups})
+        label = f"{len(groups)} × {groups[0].label} of {sizes[0]}"
+        label += (f" to {sizes[-1]}" if len(sizes) > 1 else "") + " cores"
+        groups = [_Group(label, [core for group in groups for core in group.cores])]
+        detailed = False
+    if not detailed:
+        for group in groups:
+            cpus = [cpu["cpu"] for core in group.cores for cpu in core]
+            count = f"{len(group.cores)} core" + ("s" if len(group.cores) > 1 else "")
+            if len(cpus) > len(group.cores):
+                count += f", {len(cpus)} threads"
+            group.lines = [count, *_wrapped_list("CPUs ", cpus)]
+            closed = [
+                cpu["cpu"]
+                for core in group.cores
+                for cpu in core
+                if not (cpu["online"] and cpu["allowed"])
+            ]
+            if closed:
+                group.lines += _wrapped_list("not usable: ", closed)
+    return groups
+
+
+def _wrapped_list(before: str, cpus: Sequence[int]) -> List[str]:
+    text = before + cpulist.format(cpus).replace(",", ", ")
+    lines = textwrap.wrap(text, 22)
+    return lines if len(lines) <= 4 else [*lines[:3], "…"]
+
+
+def _measure(group: _Group, room: float, core_width: float) -> None:
+    """Set the group's size, and how many of its cores stand side by side in ``room`` inches."""
+    label = _text_width(group.label, style.TINY)
+    if group.lines:
+        widest = max(_text_width(line, style.SMALL) for line in group.lines)
+        group.width = min(room, max(label, widest)) + 2 * _PAD
+        group.height = 0.15 + _LINE * len(group.lines) + _PAD
+        return
+    threads = max(len(core) for core in group.cores)
+    group.core_width = core_width
+    group.core_height = 0.12 * threads + 0.06
+    fits = max(1, int((room + 0.03) / (group.core_width + 0.03)))
+    lines = -(-len(group.cores) // fits)
+    group.columns = -(-len(group.cores) // lines)
+    cores = group.columns * (group.core_width + 0.03) - 0.03
+    group.width = min(room, max(label, cores)) + 2 * _PAD
+    group.height = 0.17 + lines * (group.core_height + 0.03) + 0.03
+
+
+def _devices(node: Optional[int], topology: Mapping[str, Any], room: float) -> List[str]:
+    """The PCI devices of a node in lines that fit, by kind: "net: eth0, eth1"."""
+    kinds: Dict[str, List[str]] = {}
+    for device in topology["pci"]:
+        if device["node"] == node and (device["names"] or device["kind"] in _KINDS):
+            names = device["names"] or [device["address"]]
+            kinds.setdefault(_KINDS.get(device["kind"], "other"), []).extend(names)
+    lines: List[str] = []
+    for kind in (*_KINDS.values(), "other"):
+        names = kinds.get(kind, [])
+        shown = list(names)
+        while shown:
+            hidden = len(names) - len(shown)
+            line = f"{kind}: " + ", ".join(shown) + (f" and {hidden} more" if hidden else "")
+            if _text_width(line, style.TINY) <= room or len(shown) == 1:
+                lines.append(line)
+                break
+            shown.pop()
+    return lines
+
+
+def _draw_card(
+    axes: Axes, card: _Card, x: float, y: float, width: float, height: float,
+    topology: Mapping[str, Any], largest: int,
+) -> None:  # fmt: skip
+    node = card.node
+    _box(axes, x, y, width, height, face="white", edge=style.INK)
+    _text(axes, x + _PAD, y + 0.11, f"node {node['node']}", style.BASE, weight="bold")
+    memory = node["memory_bytes"]
+    size = "memory unknown" if memory is None else f"{_gib(memory)} GiB" if memory else "no memory"
+    _text(axes, x + width - _PAD, y + 0.11, size, style.SMALL, align="right")
+    _memory_bar(axes, node, topology, x + _PAD, y + 0.21, width - 2 * _PAD, largest)
+    gy = y + 0.46
+    if not card.rows:
+        _text(axes, x + _PAD, gy + 0.06, "no CPUs", style.SMALL, color=style.FAINT, slant="italic")
+        gy += _LINE + _PAD
+    for row in card.rows:
+        gx = x + _PAD
+        for group in row:
+            _draw_group(axes, group, gx, gy)
+            gx += group.width + _PAD
+        gy += max(group.height for group in row) + _PAD
+    for line in card.devices:
+        _text(axes, x + _PAD, gy + 0.05, line, style.TINY, room=width - 2 * _PAD)
+        gy += _LINE
+
+
+def _memory_bar(
+    axes: Axes, node: Mapping[str, Any], topology: Mapping[str, Any],
+    x: float, y: float, width: float, largest: int,
+) -> None:  # fmt: skip
+    memory = node["memory_bytes"]
+    if not memory:
+        return
+    length = width * memory / largest
+    free, cache = node["free_bytes"], node["page_cache_bytes"]
+    word = "free"
+    holders = [other for other in topology["nodes"] if other["memory_bytes"] != 0]
+    if len(holders) == 1 and topology.get("available_bytes") is not None:
+        # One node holds it all: MemAvailable is the better word (it counts what can be dropped).
+        word, cache = "available", None
+        free = min(memory, topology["available_bytes"])
+    parts = [] if free is None else [(memory - free - (cache or 0), style.BLUE), (cache, style.SKY)]
+    at = x
+    for amount, colour in parts:
+        step = length * max(0, amount or 0) / memory
+        axes.add_patch(Rectangle((at, y), step, 0.08, facecolor=colour, edgecolor="none"))
+        at += step
+    edge = Rectangle((x, y), length, 0.08, facecolor="none", edgecolor=style.INK, linewidth=0.6)
+    if not node["allowed_memory"]:
+        edge.set(hatch=_FORBIDDEN)
+    axes.add_patch(edge)
+    words = [f"{word} {_gib(free)}" if free is not None else "free unknown"]
+    if cache is not None:
+        words.append(f"page cache {_gib(cache)}")
+    words[-1] += " GiB" if words[-1][-1].isdigit() else ""
+    low = free is not None and free < LOW_FREE * memory
+    if not node["allowed_memory"]:
+        words = ["not allowed here"]
+    _text(axes, x, y + 0.15, ", ".join(words), style.TINY, room=width,
+          color=style.VERMILLION if low else style.FAINT,
+          weight="bold" if low else "normal")  # fmt: skip
+
+
+def _draw_group(axes: Axes, group: _Group, x: float, y: float) -> None:
+    _box(axes, x, y, group.width, group.height, face="#EAF3F8", edge=style.BLUE, line=0.6)
+    room = group.width - 2 * _PAD + 0.02
+    _text(axes, x + _PAD, y + 0.075, group.label, style.TINY, color=style.FAINT, room=room)
+    for index, line in enumerate(group.lines):
+        _text(axes, x + _PAD, y + 0.2 + index * _LINE, line, style.SMALL, room=room)
+    if group.lines:
+        return
+    for index, core in enumerate(group.cores):
+        row, column = divmod(index, group.columns)
+        cx = x + _PAD + column * (group.core_width + 0.03)
+        cy = y + 0.15 + row * (group.core_height + 0.03)
+        axes.add_patch(
+            Rectangle((cx, cy), group.core_width, group.core_height, facecolor="white",
+                      edgecolor=style.FAINT, linewidth=0.5)
+        )  # fmt: skip
+        for place, cpu in enumerate(sorted(core, key=lambda cpu: (cpu["thread"], cpu["cpu"]))):
+            ty = cy + 0.03 + 0.12 * place
+            closed = not (cpu["online"] and cpu["allowed"])
+            if closed:
+                axes.add_patch(
+                    Rectangle((cx, ty), group.core_width, 0.12, facecolor=style.PALE, linewidth=0,
+                              hatch=_FORBIDDEN if cpu["online"] else _OFFLINE)
+                )  # fmt: skip
+            drawn = _text(
+                axes, cx + group.core_width / 2, ty + 0.06, str(cpu["cpu"]), style.SMALL,
+                align="center", color=style.FAINT if closed or place else style.INK,
+            )  # fmt: skip
+            if closed:
+                style.halo(drawn)
+
+
+def _stray(topology: Mapping[str, Any]) -> List[int]:
+    """CPUs whose node is not known, which is what the kernel leaves of an offline CPU."""
+    return [cpu["cpu"] for cpu in topology["cpus"] if cpu["node"] is None]
+
+
+def _cell_size(topology: Mapping[str, Any]) -> float:
+    return 0.27 if len(topology["nodes"]) <= 8 else 0.19
+
+
+def _remarks(topology: Mapping[str, Any], room: float) -> List[str]:
+    lines = []
+    away = _devices(None, topology, room)
+    if away:
+        lines += ["PCI devices without a node:", *away]
+    return lines
+
+
+def _footer_height(topology: Mapping[str, Any]) -> float:
+    matrix = 0.42 + _cell_size(topology) * len(topology["nodes"])
+    if len(topology["nodes"]) < 2:
+        matrix = 0.3
+    legend = 0.2 + 0.17 * len(_legend(topology)) + _LINE * len(_remarks(topology, 2.4))
+    return max(matrix, legend) + 0.04
+
+
+def _legend(topology: Mapping[str, Any]) -> List[Tuple[str, Dict[str, Any]]]:
+    """The entries of the key: text, and how its patch is drawn."""
+    entries: List[Tuple[str, Dict[str, Any]]] = []
+    if any(node["memory_bytes"] for node in topology["nodes"]):
+        entries.append(("memory in use", {"facecolor": style.BLUE}))
+        holders = [node for node in topology["nodes"] if node["memory_bytes"] != 0]
+        if len(holders) > 1 or topology.get("available_bytes") is None:
+            entries.append(("page cache", {"facecolor": style.SKY}))
+            entries.append(("free", {"facecolor": "white"}))
+        else:
+            entries.append(("available", {"facecolor": "white"}))
+    offline = [cpu for cpu in topology["cpus"] if not cpu["online"]]
+    if offline:
+        cpus = cpulist.format(cpu["cpu"] for cpu in offline)
+        entries.append((f"offline: CPUs {cpus}", {"facecolor": style.PALE, "hatch": _OFFLINE}))
+    if any(cpu["online"] and not cpu["allowed"] for cpu in topology["cpus"]) or any(
+        not node["allowed_memory"] for node in topology["nodes"]
+    ):
+        entries.append(
+            ("not allowed in this cpuset", {"facecolor": style.PALE, "hatch": _FORBIDDEN})
+        )
+    return entries
+
+
+def _draw_footer(axes: Axes, topology: Mapping[str, Any], y: float) -> None:
+    nodes = topology["nodes"]
+    cell = _cell_size(topology)
+    size = style.SMALL if cell > 0.22 else style.TINY
+    heading = "SLIT distance, node to node (10 = local)"
+    if len(nodes) < 2:
+        heading, nodes = "one node: no distance to another", []
+    _text(axes, _MARGIN, y + 0.06, heading, style.SMALL, weight="bold")
+    known = [int(value) for node in nodes for value in node["distances"].values()]
+    low, high = 10, max([*known, 20])
+    left, top = _MARGIN + 0.32, y + 0.32
+    for column, node in enumerate(nodes):
+        _text(axes, left + cell * (column + 0.5), top - 0.08, str(node["node"]), size,
+              align="center", weight="bold")  # fmt: skip
+    for row, node in enumerate(nodes):
+        _text(axes, left - 0.06, top + cell * (row + 0.5), str(node["node"]), size, align="right",
+              weight="bold")  # fmt: skip
+        for column, other in enumerate(nodes):
+            value = node["distances"].get(str(other["node"]))
+            colour: Any = style.PALE
+            if value is not None:
+                colour = matplotlib.colormaps["Greys"](0.55 * (value - low) / (high - low))
+            corner = (left + cell * column, top + cell * row)
+            axes.add_patch(
+                Rectangle(corner, cell, cell, facecolor=colour, edgecolor="white", linewidth=0.6)
+            )
+            _text(axes, corner[0] + cell / 2, corner[1] + cell / 2,
+                  "–" if value is None else str(value), size, align="center",
+                  color="white" if style.is_dark(colour) else style.INK)  # fmt: skip
+    x = max(left + cell * len(nodes) + 0.35, 3.3)
+    at = y + 0.06
+    for words, look in _legend(topology):
+        axes.add_patch(
+            Rectangle((x, at - 0.05), 0.2, 0.1, edgecolor=style.INK, linewidth=0.5, **look)
+        )
+        _text(axes, x + 0.28, at, words, style.SMALL, room=style.WIDTH - _MARGIN - x - 0.28)
+        at += 0.17
+    for line in _remarks(topology, style.WIDTH - _MARGIN - x):
+        _text(axes, x, at + 0.02, line, style.TINY, color=style.FAINT)
+        at += _LINE
+
+
+def _counts(topology: Mapping[str, Any]) -> str:
+    words = []
+    for key, one, many in (
+        ("packages", "package", "packages"),
+        ("nodes", "NUMA node", "NUMA nodes"),
+        ("cores", "core", "cores"),
+        ("threads", "hardware thread", "hardware threads"),
+    ):
+        count = len(topology["nodes"]) if key == "nodes" else topology.get(key)
+        if count is not None:
+            words.append(f"{count} {one if count == 1 else many}")
+    known = [node["memory_bytes"] for node in topology["nodes"]]
+    if known and None not in known:
+        words.append(f"{_gib(sum(known))} GiB of memory")
+    if topology.get("arch"):
+        words.append(topology["arch"])
+    return " · ".join(words)
+
+
+def _gib(size: float) -> str:
+    value = size / 2**30
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _box(
+    axes: Axes, x: float, y: float, width: float, height: float, *, face: str, edge: str,
+    line: float = 0.8,
+) -> None:  # fmt: skip
+    axes.add_patch(
+        FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.04",
+                       facecolor=face, edgecolor=edge, linewidth=line)
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Width in inches of a text at a size in points."""
+    if not text.strip():
+        return 0.0
+    font = FontProperties(family="DejaVu Sans", weight=weight)
+    return TextPath((0, 0), text, size=size, prop=font).get_extents().xmax / 72
+
+
+def _text(
+    axes: Axes, x: float, y: float, text: str, size: float, *, align: str = "left",
+    color: str = style.INK, weight: str = "normal", slant: str = "normal",
+    room: Optional[float] = None,
+) -> Any:  # fmt: skip
+    """Write a line centred on ``y``; one that is wider than ``room`` is cut with an ellipsis."""
+    if room is not None and _text_width(text, size, weight) > room:
+        while text and _text_width(text + "…", size, weight) > room:
+            text = text[:-1]
+        text += "…"
+    return axes.text(x, y, text, fontsize=size, ha=align, va="center_baseline", color=color,
+                     fontweight=weight, fontstyle=slant)  # fmt: skip
