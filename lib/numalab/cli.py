@@ -188,7 +188,7 @@ def run(
 
 
 def _load(name: str) -> Any:
-    from numalab import experiment as experiments
+    from numalab import experiments
 
     return experiments.load(name)
 
@@ -276,7 +276,7 @@ def list_runs(
     """List the experiments, or with --runs the run directories and how they ended."""
     from numalab import listing
 
-    rows = listing.runs() if runs else listing.experiments()
+    rows = listing.run_rows() if runs else listing.experiment_rows()
     if as_json:
         _print_json(rows)
     else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from numalab import experiment, home
+from numalab import experiments, home
 from numalab.agent.errors import Fault
 
 
-def experiments() -> list[dict[str, Any]]:
+def experiment_rows() -> list[dict[str, Any]]:
     """Return one row per experiment: name, question, profiles."""
     rows = []
-    for name in experiment.names():
-        loaded = experiment.load(name)
+    for name in experiments.names():
+        loaded = experiments.load(name)
         rows.append(
             {
                 "experiment": name,
@@ -24,7 +24,7 @@ def experiments() -> list[dict[str, Any]]:
     return rows
 
 
-def runs() -> list[dict[str, Any]]:
+def run_rows() -> list[dict[str, Any]]:
     """Return one row per run directory: host, run, profile, status, path."""
     from numalab import store
 

@@ -1,0 +1,314 @@
+"""What a notebook talks to: one object that asks, shows and judges; and papermill's execution."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from numalab import claims, core_groups, experiments, home, launch, results, runs, statistics, store
+from numalab.agent import plan as planning
+from numalab.agent.errors import Fault
+from numalab.charts import bindings, curves, matrix, tables, topology
+
+MEASURE = "measure"
+
+
+class Text(str):
+    """Markdown that a notebook renders, and that reads the same as plain text."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def experiment(
+    name: str,
+    *,
+    source: str = MEASURE,
+    host: str | None = None,
+    profile: str = "quick",
+    bindings: Sequence[experiments.Binding] | None = None,
+) -> View:
+    """Measure an experiment on this machine, or open a run that was measured before.
+
+    ``source`` is ``"measure"`` or the path of a run directory (from the current folder, else from
+    the checkout's root). ``host``, ``profile`` and ``bindings`` are for measuring; an opened run
+    keeps its own. Raises Fault when the run is of another experiment.
+    """
+    if source != MEASURE:
+        run = runs.load(source)
+        if run.manifest["experiment"] != name:
+            raise Fault(
+                f"{source} is a run of {run.manifest['experiment']}, not of {name}",
+                "give the notebook a run of its own experiment",
+            )
+        return View(run)
+    loaded = experiments.load(name)
+    request = loaded.request(
+        profile, host or platform.node(), bindings=list(bindings) if bindings else None
+    )
+    folder = launch.new_run_directory(home.runs(), request["host"], name)
+    launch.measure(launch.make_plan(request), folder)
+    store.write(folder)
+    return View(runs.load(folder))
+
+
+class View:
+    """A run, shown: each method is one cell of a notebook."""
+
+    def __init__(self, run: runs.Run) -> None:
+        self.run = run
+
+    def _repr_markdown_(self) -> str:
+        return str(self.about())
+
+    def __repr__(self) -> str:
+        return str(self.about())
+
+    def about(self) -> Text:
+        """Return who measured what, where: the host, the plan in a line, the grades."""
+        run = self.run
+        grades = _count(run)
+        lines = [
+            f"**{run.manifest['host']}**: {_machine(run)}",
+            "",
+            f"{planning.summary(run.plan)}; profile {run.manifest['profile']}, "
+            f"seed {run.manifest['seed']}. {grades}.",
+        ]
+        if run.host["emulated"]:
+            lines += ["", f"**Emulated host** ({run.host['emulated_why']}): timings mean nothing."]
+        lines += [
+            f"- not measured: {item['binding']}: {item['reason']}" for item in run.plan["skipped"]
+        ]
+        return Text("\n".join(lines))
+
+    def plan(self) -> Text:
+        """Return the plan's cells as a table: CPUs, memory policy, what placement they require."""
+        rows = [
+            {
+                "cell": cell["label"],
+                "CPUs": cell["cpus"] or "all",
+                "memory": _policy(cell),
+                "command prefix": f"`{' '.join(cell['numactl'])}`" if cell["numactl"] else "none",
+                "placement": _expects(cell),
+            }
+            for cell in self.run.plan["cells"]
+        ]
+        notes = dict.fromkeys(note for cell in self.run.plan["cells"] for note in cell["notes"])
+        text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}) if rows else ""
+        return Text(text + "".join(f"\n- {note}" for note in notes))
+
+    def topology(self) -> Any:
+        """Draw the host: packages, nodes, caches, hardware threads, distances."""
+        return topology.topology_figure(self.run.host["topology"])
+
+    def nodes(self) -> Text:
+        """Return the host's nodes as a table: CPUs, memory, distances."""
+        rows = [
+            {
+                "node": node["node"],
+                "CPUs": node["cpus"] or "none",
+                "memory (GiB)": _gib(node["memory_bytes"]),
+                "free (GiB)": _gib(node["free_bytes"]),
+                "page cache (GiB)": _gib(node["page_cache_bytes"]),
+                "distances": " ".join(str(d) for d in node["distances"].values()) or "not given",
+            }
+            for node in self.run.host["topology"]["nodes"]
+        ]
+        return Text(tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}))
+
+    def state(self) -> Text:
+        """Return the host's settings before the run, and what changed until after it."""
+        from numalab.agent import state as states
+
+        before, after = self.run.host["before"], self.run.host["after"]
+        rows = [
+            {
+                "setting": name,
+                "value": _short(entry["value"]) if entry["reason"] is None else entry["reason"],
+            }
+            for name, entry in sorted(before.items())
+        ]
+        text = tables.markdown(pl.DataFrame(rows), {"setting": "setting", "value": "value"})
+        changed = states.compare(before, after) if after else []
+        return Text(text + "".join(f"\n- changed during the run: {line}" for line in changed))
+
+    def table(self, metric: str, point: str = "") -> Text:
+        """Return a metric's results per binding, with intervals, ratios and decisions."""
+        return Text(results.markdown(self.run, metric, point))
+
+    def chart(self, metric: str, point: str = "") -> Any:
+        """Draw a metric by binding: every trial, the mean with its interval, the A/A band."""
+        rows = self.run.tool_rows(metric, point).filter(pl.col("source") == "tool")
+        return bindings.bindings_figure(
+            statistics.summarise(rows), statistics.ratios(rows), rows, emulated=self._emulated()
+        )
+
+    def matrix(self, metric: str, point: str = "") -> Any:
+        """Draw a metric by CPU node and memory node as an annotated heat map."""
+        rows = self.run.tool_rows(metric, point).filter(pl.col("source") == "tool")
+        better = self.run.measures.get(metric, {}).get("better", "lower")
+        return matrix.node_matrix(
+            rows, metric=metric, better=better, emulated=self._emulated()
+        )
+
+    def core_matrix(self) -> Any:
+        """Draw the core-to-core latencies as a heat map."""
+        return matrix.core_matrix(
+            self.run.tool_rows("core_latency"),
+            self.run.host["topology"],
+            emulated=self._emulated(),
+        )
+
+    def groups(self) -> core_groups.Groups:
+        """Return the levels of core groups that the core-to-core latencies show."""
+        return core_groups.of_run(self.run.measurements, self.run.host["topology"])
+
+    def loaded(self) -> Any:
+        """Draw latency against bandwidth while the injected load grows."""
+        return curves.loaded_latency(self.run.measurements, emulated=self._emulated())
+
+    def scaling(self, metric: str = "triad") -> Any:
+        """Draw bandwidth against the number of threads, node by node."""
+        return curves.scaling(
+            self.run.tool_rows(metric), metric=metric, emulated=self._emulated()
+        )
+
+    def order(self, metric: str) -> Any:
+        """Draw a metric in the order of the trials: drift shows as a slope."""
+        return curves.run_order(
+            self.run.tool_rows(metric), metric=metric, emulated=self._emulated()
+        )
+
+    def counters(self) -> Text:
+        """Return what the kernel's and the processor's counters say, per binding."""
+        return Text(results.counters(self.run))
+
+    def placement(self) -> Text:
+        """Return where memory and threads really were, per binding: the proof behind the label."""
+        return Text(results.placement(self.run))
+
+    def verdict(self) -> Text:
+        """Return the verdict on each claim of the experiment, with its figures."""
+        return Text(claims.markdown(self.verdicts()))
+
+    def verdicts(self) -> list[claims.Verdict]:
+        """Return the verdict on each claim of the experiment."""
+        return claims.judge_all(
+            self.run.experiment.claims, self.run.measurements, self.run.host, self.run.plan
+        )
+
+    def confidence(self) -> Text:
+        """Return how sure the figures are: A/A control, drift, instability, exclusions."""
+        return Text(results.confidence(self.run))
+
+    def _emulated(self) -> bool:
+        return bool(self.run.host["emulated"])
+
+
+def _machine(run: runs.Run) -> str:
+    shape = run.host["topology"]
+    parts = [shape["model"] or "processor not named"]
+    for count, one, many in (
+        (shape["packages"], "socket", "sockets"),
+        (shape["cores"], "core", "cores"),
+        (shape["threads"], "hardware thread", "hardware threads"),
+        (len(shape["nodes"]), "NUMA node", "NUMA nodes"),
+    ):
+        if count:
+            parts.append(f"{count} {one if count == 1 else many}")
+    return ", ".join(parts)
+
+
+def _count(run: runs.Run) -> str:
+    from numalab.agent.journal import read
+
+    grades = [record["grade"] for record in read(run.folder / "journal.ndjson")]
+    said = [f"{grades.count(g)} {g}" for g in ("verified", "unverified", "error") if g in grades]
+    return f"{len(grades)} trials" + (f": {', '.join(said)}" if said else "")
+
+
+def _policy(cell: dict[str, Any]) -> str:
+    memory = cell["memory"]
+    return f"{memory['policy']} {memory['nodes']}" if memory["nodes"] else memory["policy"]
+
+
+def _expects(cell: dict[str, Any]) -> str:
+    memory = cell["expects"]["memory"]
+    if memory["proof"] != "required":
+        return {"outcome": "recorded", "none": "not asked"}[memory["proof"]]
+    if memory["rule"] == "within":
+        return f"≥ {memory['at_least']:.0%} on {memory['nodes']}"
+    return f"even over {memory['nodes']} ± {memory['within_points']} points"
+
+
+def _gib(value: int | None) -> str:
+    return "unknown" if value is None else tables.number(value / 2**30)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def execute(folder: Path, notebook: str | None = None, out: Path | None = None) -> Path:
+    """Execute an experiment's notebook over a run by papermill; return the executed notebook.
+
+    It goes to ``notebook.ipynb`` in the run directory unless ``out`` is given. Raises Fault when a
+    cell fails, with the cell's own error.
+    """
+    run = runs.load(folder)
+    source = home.root() / "notebooks" / (notebook or run.experiment.notebook)
+    target = out or folder / "notebook.ipynb"
+    parameters = {
+        "source": _from_root(folder),
+        "host": run.manifest["host"],
+        "profile": run.manifest["profile"],
+    }
+    run_notebook(source, target, parameters)
+    return target
+
+
+def _from_root(folder: Path) -> str:
+    """A path below the root as the root sees it, so that the notebook works on any machine."""
+    full, root = folder.resolve(), home.root()
+    return full.relative_to(root).as_posix() if full.is_relative_to(root) else str(full)
+
+
+def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None:
+    """Execute any notebook by papermill; an unknown parameter is a Fault (papermill only warns)."""
+    if not source.is_file():
+        raise Fault(f"there is no notebook {source}", "the experiment's file names it")
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugger's noise on 3.11+
+    import papermill
+
+    known = papermill.inspect_notebook(str(source))
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        raise Fault(
+            f"{source.name} has no parameter {', '.join(unknown)}",
+            f"its parameters are {', '.join(known) or 'none'}",
+        )
+    try:
+        papermill.execute_notebook(
+            str(source),
+            str(target),
+            parameters=parameters,
+            kernel_name="python3",
+            progress_bar=False,
+            cwd=str(home.root()),
+        )
+    except papermill.PapermillExecutionError as error:
+        raise Fault(
+            f"{source.name} failed in cell {error.cell_index}: {error.ename}: {error.evalue}",
+            f"the notebook as far as it came: {target}",
+        ) from None
+
+

@@ -1,0 +1,226 @@
+"""A run's results as tables: one frame for the terminal, the notebooks and the article."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+
+from numalab import statistics, store
+from numalab.agent import cpulist, journal
+from numalab.charts import tables
+from numalab.runs import Run
+
+_DECISIONS = {
+    statistics.EFFECT: "different from {baseline}",
+    statistics.NO_EFFECT: "not distinguishable from {baseline}",
+    statistics.TOO_FEW: "too few blocks to decide",
+    statistics.NO_CONTROL: "no A/A control to decide by",
+    statistics.CONTROL: "A/A control: what chance alone does here",
+}
+
+
+def points(run: Run, metric: str) -> list[str]:
+    """Return the points a metric was measured at, in the order of their x; [""] for a scalar."""
+    rows = run.tool_rows(metric).select("point", "x").unique(maintain_order=True).sort("x")
+    return rows["point"].unique(maintain_order=True).to_list()
+
+
+def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
+    """Return one row per cell: label, threads, n, mean with interval, ratio with interval, said.
+
+    Columns: cell, label, role, threads, n, mean, low, high, unit, ratio, ratio_low, ratio_high,
+    decision (of ``statistics.effect``) and said (the decision in words, with what was excluded).
+    Cells stand in the order of the plan.
+    """
+    rows = run.tool_rows(metric, point)
+    summary = statistics.summarise(rows)
+    ratios = statistics.ratios(rows).select(
+        "cell",
+        "ratio",
+        "decision",
+        "reason",
+        pl.col("low").alias("ratio_low"),
+        pl.col("high").alias("ratio_high"),
+    )
+    order = {cell: place for place, cell in enumerate(run.cells)}
+    joined = summary.join(ratios, on="cell", how="left").sort(
+        pl.col("cell").replace_strict(order, return_dtype=pl.Int64)
+    )
+    said = [_said(run, row) for row in joined.iter_rows(named=True)]
+    return joined.with_columns(pl.Series("said", said, pl.String)).select(
+        "cell", "label", "role", "threads", "n", "n_error", "mean", "low", "high", "unit",
+        "ratio", "ratio_low", "ratio_high", "decision", "said",
+    )  # fmt: skip
+
+
+def _said(run: Run, row: dict) -> str:
+    parts = []
+    if row["baseline"] is not None:
+        baseline = run.cells[row["baseline"]]["label"]
+        words = _DECISIONS.get(row["decision"], row["reason"] or "")
+        parts.append(words.format(baseline=baseline))
+    if row["n_error"]:
+        parts.append(f"{row['n_error']} excluded")
+    if row["n_unverified"]:
+        parts.append(f"{row['n_unverified']} unverified")
+    return "; ".join(part for part in parts if part)
+
+
+def markdown(run: Run, metric: str, point: str = "") -> str:
+    """Return ``table`` as Markdown, with the unit in the heading."""
+    frame = table(run, metric, point)
+    if frame.is_empty():
+        return f"No trial measured {metric}."
+    return tables.markdown(
+        frame,
+        {
+            "binding": "label",
+            "threads": "threads",
+            "n": "n",
+            f"{title(metric, point)} ({frame['unit'][0]})": ("mean", "low", "high"),
+            "ratio": ("ratio", "ratio_low", "ratio_high"),
+            "": "said",
+        },
+    )
+
+
+def title(metric: str, point: str = "") -> str:
+    """Return a metric's name for people: ``idle_latency`` is "idle latency"."""
+    return metric.replace("_", " ") + (f", {point}" if point else "")
+
+
+def terminal(run: Run) -> str:
+    """Return the results as text for the terminal: a table per metric and point that was asked."""
+    parts = [
+        _terminal_table(run, metric, point)
+        for metric in run.measures
+        for point in points(run, metric)
+        if len(points(run, metric)) <= 12
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _terminal_table(run: Run, metric: str, point: str) -> str:
+    frame = table(run, metric, point)
+    if frame.is_empty():
+        return ""
+    name = f"{title(metric, point)} {frame['unit'][0]}"
+    lines = [("binding", name, "ratio", "")]
+    for row in frame.iter_rows(named=True):
+        value = tables.number(row["mean"])
+        if row["low"] is not None:
+            value += f" ± {tables.number((row['high'] - row['low']) / 2, 2)}"
+        ratio = tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
+        shown = "1" if row["role"] == "baseline" else ratio
+        lines.append((row["label"], value, shown, row["said"]))
+    widths = [max(len(line[place]) for line in lines) for place in range(3)]
+    a, b, c = widths
+    return "\n".join(
+        f"{line[0]:<{a}}  {line[1]:>{b}}  {line[2]:<{c}}  {line[3]}".rstrip() for line in lines
+    )
+
+
+def counters(run: Run) -> str:
+    """Return the counters' medians per binding as Markdown; what is missing is named once."""
+    rows = run.measurements.filter(
+        pl.col("source").is_in(["perf", "numastat", "vmstat", "resctrl"])
+        & (pl.col("grade") != "error")
+    )
+    if rows.is_empty():
+        return "No counters were collected in this run."
+    named = rows.with_columns(
+        name=pl.concat_str(
+            pl.col("metric"),
+            pl.when(pl.col("point") != "").then(" " + pl.col("point")).otherwise(pl.lit("")),
+        )
+    )
+    medians = named.group_by("source", "name", "unit", "cell", maintain_order=True).agg(
+        pl.col("value").median(), pl.col("reason").drop_nulls().first()
+    )
+    measured = medians.filter(pl.col("value").is_not_null())
+    moving = measured.group_by("name").agg(pl.col("value").abs().max().alias("most"))
+    shown = measured.join(moving.filter(pl.col("most") > 0), on="name", how="semi")
+    parts = []
+    if not shown.is_empty():
+        order = [cell for cell in run.cells if cell in set(shown["cell"])]
+        wide = shown.pivot(on="cell", index=["source", "name", "unit"], values="value")
+        columns = {"source": "source", "counter": "name", "unit": "unit"}
+        columns |= {run.cells[cell]["label"]: cell for cell in order}
+        parts.append(tables.markdown(wide, columns))
+    absent = medians.filter(pl.col("value").is_null() & pl.col("reason").is_not_null())
+    for reason, group in absent.group_by("reason", maintain_order=True):
+        names = ", ".join(group["name"].unique(maintain_order=True).to_list())
+        parts.append(f"- not counted here: {names}: {reason[0]}\n")
+    return "\n".join(parts) or "Every counter stood still."
+
+
+def placement(run: Run) -> str:
+    """Return where memory and threads were seen, per cell, as Markdown."""
+    rows = []
+    for cell, records in _by_cell(run):
+        shares: dict[str, list[float]] = {}
+        seen: set[int] = set()
+        for record in records:
+            if "placement" not in record["raw"]:
+                continue
+            for proof in json.loads(store.read_raw(run.folder, record["raw"]["placement"])):
+                for node, share in ((proof.get("memory") or {}).get("shares") or {}).items():
+                    shares.setdefault(node, []).append(share)
+                seen |= set(cpulist.parse((proof.get("cpus") or {}).get("seen") or ""))
+        graded = [record["grade"] for record in records]
+        reasons = dict.fromkeys(record["reason"] for record in records if record["reason"])
+        rows.append(
+            {
+                "label": run.cells[cell]["label"],
+                "memory": ", ".join(
+                    f"node {node}: {_range(values)}" for node, values in sorted(shares.items())
+                ),
+                "cpus": cpulist.format(seen),
+                "grade": ", ".join(f"{graded.count(g)} {g}" for g in dict.fromkeys(graded)),
+                "reason": "; ".join(reasons),
+            }
+        )
+    if not rows:
+        return "No trial was run."
+    heads = {"binding": "label", "memory was on": "memory", "threads seen on CPUs": "cpus"}
+    return tables.markdown(pl.DataFrame(rows), heads | {"grade": "grade", "why": "reason"})
+
+
+def _range(shares: list[float]) -> str:
+    low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _by_cell(run: Run) -> list[tuple[str, list[dict]]]:
+    records = journal.read(run.folder / "journal.ndjson")
+    return [
+        (cell, [record for record in records if record["cell"] == cell])
+        for cell in run.cells
+        if any(record["cell"] == cell for record in records)
+    ]
+
+
+def confidence(run: Run) -> str:
+    """Return how sure the figures are, as Markdown: A/A control, warnings, exclusions."""
+    parts = []
+    metrics = list(run.measures)
+    for metric in metrics:
+        for point in points(run, metric):
+            control = statistics.aa_interval(run.measurements, metric, point)
+            if control.ratio is not None:
+                parts.append(
+                    f"- A/A control, {title(metric, point)}: "
+                    f"{tables.interval(control.ratio, control.low, control.high)} "
+                    f"over {control.n} blocks: what differs by less is not distinguishable"
+                )
+    warnings = statistics.warnings(run.measurements.filter(pl.col("source") == "tool"), metrics)
+    for row in warnings.iter_rows(named=True):
+        label = run.cells[row["cell"]]["label"] + ": " if row["cell"] else ""
+        parts.append(f"- {label}{title(row['metric'], row['point'])}: {row['text']}")
+    for cell, records in _by_cell(run):
+        for record in records:
+            if record["grade"] == "error":
+                label = run.cells[cell]["label"]
+                parts.append(f"- excluded: block {record['block']}, {label}: {record['reason']}")
+    return "\n".join(parts) or "Nothing to warn about."

@@ -1,0 +1,99 @@
+"""A run directory as the analysis sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from numalab import experiments, home, store
+from numalab.agent.errors import Fault
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its folder, manifest, host record, and the tables derived from its raw files."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    host: dict[str, Any]
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan that was run, as the manifest keeps it."""
+        return self.manifest["plan"]
+
+    @property
+    def name(self) -> str:
+        """STARTED-EXPERIMENT, the folder's name."""
+        return self.folder.name
+
+    @property
+    def measures(self) -> dict[str, dict[str, str]]:
+        """The metrics that answer the question: {name: {"unit", "better"}}."""
+        return self.plan["request"].get("measure", {})
+
+    @cached_property
+    def cells(self) -> dict[str, dict[str, Any]]:
+        """The plan's cells by their ids."""
+        return {cell["id"]: cell for cell in self.plan["cells"]}
+
+    @cached_property
+    def measurements(self) -> pl.DataFrame:
+        """measurements.parquet, or the same derived afresh where it is not there yet."""
+        return self._table(0)
+
+    @cached_property
+    def samples(self) -> pl.DataFrame:
+        """samples.parquet, or the same derived afresh where it is not there yet."""
+        return self._table(1)
+
+    def _table(self, index: int) -> pl.DataFrame:
+        path = self.folder / store.FILES[index]
+        if path.is_file():
+            return pl.read_parquet(path)
+        return store.derive(self.folder)[index]
+
+    @cached_property
+    def experiment(self) -> experiments.Experiment:
+        """The experiment's file as it stands in the checkout now: its claims are judged by it."""
+        return experiments.load(self.manifest["experiment"])
+
+    def tool_rows(self, metric: str, point: str | None = None) -> pl.DataFrame:
+        """Return the measurements of one metric of the tool, of one point where named."""
+        rows = self.measurements.filter(pl.col("metric") == metric)
+        return rows if point is None else rows.filter(pl.col("point") == point)
+
+
+def load(path: str | Path) -> Run:
+    """Read a run directory; Fault when it is none, is damaged or of a newer schema."""
+    folder = home.resolve(path)
+    if not folder.is_dir():
+        raise Fault(f"{path} is not a run directory", "numalab list --runs shows the runs")
+    manifest = store.read_json(folder / "manifest.json")
+    return Run(folder, manifest, store.read_json(folder / "host.json"))
+
+
+def newest(host: str | None = None) -> list[Run]:
+    """Return the newest complete run of every experiment on every host (or on one host)."""
+    chosen: dict[tuple[str, str], Run] = {}
+    for folder in home.find_runs(host=host):
+        try:
+            run = load(folder)
+        except Fault:
+            continue  # numalab list --runs names the damaged ones
+        if run.manifest["status"] == "complete":
+            chosen[run.manifest["host"], run.manifest["experiment"]] = run
+    return list(chosen.values())
+
+
+def by_experiment(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group runs by their experiment."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.manifest["experiment"], []).append(run)
+    return groups

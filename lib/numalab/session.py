@@ -1,0 +1,196 @@
+"""A measuring session at the terminal: the plan, the progress, the results, the notebook."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numalab import experiments, home, launch
+from numalab.agent.errors import Fault
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line said about running, not about measuring."""
+
+    allow_host_changes: bool = False
+    notebook: bool = True
+    as_json: bool = False
+    width: int = 100
+
+
+def run(request: dict[str, Any], experiment: experiments.Experiment, settings: Settings) -> Path:
+    """Plan, measure, store and show one experiment; return its run directory."""
+    from numalab.agent import plan as planning
+
+    plan = launch.make_plan(request)
+    folder = launch.new_run_directory(home.runs(), request["host"], experiment.name)
+    if not settings.as_json:
+        print(f"{experiment.name}: {planning.summary(plan)}", flush=True)
+        for item in plan["skipped"]:
+            print(f"  – {item['binding']}: {item['reason']}")
+        for warning in plan["warnings"]:
+            print(f"  ⚠ {warning}")
+    with _progress(settings, len(plan["order"])) as show:
+        try:
+            end = launch.measure(
+                plan, folder, allow_host_changes=settings.allow_host_changes, on_event=show
+            )
+        except KeyboardInterrupt:
+            _say_how_to_resume(folder)
+            raise
+        except Fault as fault:
+            if home.is_run(folder):
+                _say_how_to_resume(folder)
+            raise fault
+    _finish(folder, end, settings)
+    return folder
+
+
+def resume(given: Path, settings: Settings) -> Path:
+    """Complete an unfinished run; return its run directory."""
+    from numalab import store
+
+    folder = home.resolve(given)
+    manifest = store.read_json(folder / "manifest.json")
+    with _progress(settings, len(manifest["plan"]["order"])) as show:
+        end = launch.resume(folder, allow_host_changes=settings.allow_host_changes, on_event=show)
+    _finish(folder, end, settings)
+    return folder
+
+
+def run_all(
+    profile: str, host: str, seed: int | None, settings: Settings, collect: bool
+) -> list[Path]:
+    """Run every experiment that has the profile, one by one; return the run directories.
+
+    What fails is said and the others go on; Fault at the end names what failed.
+    """
+    started = time.monotonic()
+    folders, failed = [], []
+    for name in _in_order(experiments.names()):
+        loaded = experiments.load(name)
+        if profile not in loaded.profiles:
+            raise Fault(
+                f"experiment {name} has no profile {profile!r}",
+                f"it has {', '.join(loaded.profiles)}",
+            )
+        request = loaded.request(
+            profile, host, seed=seed, collectors=None if collect else False
+        )
+        try:
+            folders.append(run(request, loaded, settings))
+        except Fault as fault:
+            print(f"✗ {name}: {fault}", file=sys.stderr)
+            failed.append(name)
+    if not settings.as_json:
+        minutes = (time.monotonic() - started) / 60
+        print(f"{len(folders)} experiments in {minutes:.1f} min   →   numalab report")
+    if failed:
+        raise Fault(f"not everything could be measured: {', '.join(failed)} failed")
+    return folders
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """The host first: its page says what the others ran on."""
+    return sorted(names, key=lambda name: (name != "host", name))
+
+
+def _say_how_to_resume(folder: Path) -> None:
+    print(f"complete it with: numalab run --resume {folder}", file=sys.stderr)
+
+
+def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
+    from numalab import store
+
+    store.write(folder)
+    executed = None
+    if settings.notebook:
+        from numalab import notebook
+
+        executed = notebook.execute(folder)
+    if settings.as_json:
+        print(json.dumps({**end, "notebook": str(executed) if executed else None}))
+        return
+    from numalab import results, runs
+
+    print(_grades(end))
+    text = results.terminal(runs.load(folder))
+    if text:
+        print("\n" + text)
+    print(f"\n{folder}   →   numalab report")
+    if end["status"] != "complete":
+        raise Fault(f"the run is {end['status']}", f"numalab run --resume {folder}")
+
+
+def _grades(end: launch.Event) -> str:
+    total = end["verified"] + end["unverified"] + end["error"]
+    graded = [f"{end[g]} {g}" for g in ("verified", "unverified", "error") if end[g]]
+    return f"{total} trials: {', '.join(graded) or 'nothing was measured'}"
+
+
+@contextmanager
+def _progress(settings: Settings, trials: int) -> Iterator[Any]:
+    """Yield a function that shows one progress event of the agent."""
+    if settings.as_json:
+        yield lambda event: None
+    elif sys.stdout.isatty():
+        yield from _bar(trials)
+    else:
+        yield _Lines()
+
+
+def _bar(trials: int) -> Iterator[Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task("", total=trials, said="starting")
+
+        def show(event: launch.Event) -> None:
+            if event["event"] == "trial":
+                progress.update(task, completed=event["trial"], said=_said(event))
+            elif event["event"] == "warning":
+                progress.console.print(f"  ⚠ {event['text']}", markup=False)
+            if event["event"] == "trial" and event["grade"] == "error":
+                progress.console.print(f"  ✗ {_failure(event)}", markup=False)
+
+        yield show
+
+
+class _Lines:
+    """Progress for a log file: one line a block, and every warning and error."""
+
+    def __init__(self) -> None:
+        self.block: int | None = None
+
+    def __call__(self, event: launch.Event) -> None:
+        if event["event"] == "warning":
+            print(f"  ⚠ {event['text']}", flush=True)
+        if event["event"] != "trial":
+            return
+        if event["grade"] == "error":
+            print(f"  ✗ {_failure(event)}", flush=True)
+        if event["block"] != self.block:
+            self.block = event["block"]
+            print(f"  {event['trial']}/{event['of']}  {_said(event)}", flush=True)
+
+
+def _failure(event: launch.Event) -> str:
+    return f"block {event['block']}, {event['label']}: {event['reason']}"
+
+
+def _said(event: launch.Event) -> str:
+    parts = [f"block {event['block']}", event["label"]]
+    headline = event.get("headline")
+    if headline and headline["value"] is not None:
+        parts.append(f"{headline['value']:.4g} {headline['unit']}")
+    left = int(event["left_s"] or 0)
+    parts.append(f"{left // 60}:{left % 60:02d} left")
+    return "  ".join(parts)
