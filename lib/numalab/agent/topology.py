@@ -170,7 +170,7 @@ def _read(path: str, limit: int = 1 << 20) -> Optional[str]:
         return None
     finally:
         os.close(descriptor)
-    return data.decode("utf-8", "replace").strip()
+    return data.decode("utf-8", "replace").strip("\0 \t\r\n")  # NUL: Linux 5.15-rc ends lists so
 
 
 def _list_folder(path: str) -> List[str]:
@@ -222,7 +222,12 @@ def _from_mask(text: Optional[str]) -> Optional[FrozenSet[int]]:
             value = value << 32 | int(word, 16)
     except ValueError:
         return None
-    return frozenset(n for n, bit in enumerate(reversed(f"{value:b}")) if bit == "1")
+    numbers = []
+    while value:
+        lowest = value & -value
+        numbers.append(lowest.bit_length() - 1)
+        value ^= lowest
+    return frozenset(numbers)
 
 
 def _require(root: str) -> None:
@@ -285,10 +290,11 @@ def _places(root: str, online: Sequence[int], problems: List[str]) -> Dict[str, 
     )
     places: Dict[str, Dict] = {}
     for level, names, id_name in levels:
-        source = next((f"{n}_list" for n in names if f"{n}_list" in present), None)
-        parse = _from_list
+        # The map before the list: where a kernel's two differ, it was the list that was wrong.
+        source, parse = next((n for n in names if n in present), None), _from_mask
         if source is None:
-            source, parse = next((n for n in names if n in present), None), _from_mask
+            source = next((f"{n}_list" for n in names if f"{n}_list" in present), None)
+            parse = _from_list
         places[level] = _groups(root, online, up, level, source, parse, id_name, present, problems)
     _drop_what_says_nothing(places, present, problems)
     places["text"], places["rank"] = {}, {}
@@ -314,16 +320,7 @@ def _groups(
     has_id = id_name in present
     found: Dict[int, Tuple[FrozenSet[int], Optional[int]]] = {}
     if source is None:
-        if not has_id or level != "package":
-            return {}
-        members: Dict[Optional[int], List[int]] = {}
-        for cpu in online:
-            number = _identity(_read(f"{root}/{_CPU}/cpu{cpu}/topology/{id_name}"))
-            if number is not None:
-                members.setdefault(number, []).append(cpu)
-        return {
-            cpu: (frozenset(group), number) for number, group in members.items() for cpu in group
-        }
+        return _groups_by_id(root, online, id_name) if has_id and level == "package" else {}
     groups: List[Tuple[FrozenSet[int], Optional[int]]] = []
     torn: Set[int] = set()
     for cpu in online:
@@ -344,6 +341,9 @@ def _groups(
             found[other] = (group, number)
     if torn:
         problems.append(f"{level} maps overlap: those of CPUs {cpulist.format(torn)} disagree")
+        by_id = _groups_by_id(root, online, id_name) if has_id and level == "package" else {}
+        if len(by_id) == len(up):
+            return by_id
     if level == "core":
         return found
     numbers = [number for _, number in groups]
@@ -355,6 +355,18 @@ def _groups(
             for cpu in group:
                 found[cpu] = (group, index)
     return found
+
+
+def _groups_by_id(
+    root: str, online: Sequence[int], id_name: str
+) -> Dict[int, Tuple[FrozenSet[int], Optional[int]]]:
+    """The CPUs of each id, where the maps are missing or contradict each other."""
+    members: Dict[int, List[int]] = {}
+    for cpu in online:
+        number = _identity(_read(f"{root}/{_CPU}/cpu{cpu}/topology/{id_name}"))
+        if number is not None:
+            members.setdefault(number, []).append(cpu)
+    return {cpu: (frozenset(group), number) for number, group in members.items() for cpu in group}
 
 
 def _drop_what_says_nothing(
@@ -408,11 +420,12 @@ def _nodes(
         }
         return [node], dict.fromkeys(online, 0)
     nodes, node_of, shared = [], {}, set()
+    faults: Dict[str, List[int]] = {}
     for number in numbers:
         here = f"{root}/{_NODE}/node{number}"
         cpus = _node_cpus(root, number)
         if cpus is None:
-            problems.append(f"node {number}: neither cpulist nor cpumap can be read")
+            faults.setdefault("neither cpulist nor cpumap can be read", []).append(number)
             cpus = frozenset()
         cpus &= online
         for cpu in cpus:
@@ -422,7 +435,11 @@ def _nodes(
         text = _read(f"{here}/meminfo")
         memory = meminfo_bytes(text)
         if "MemTotal" not in memory:
-            problems.append(f"node {number}: " + ("no meminfo" if text is None else "no MemTotal"))
+            why = "no meminfo" if text is None else "no MemTotal in meminfo"
+            faults.setdefault(why, []).append(number)
+        distances, why = _distances(_read(f"{here}/distance"), numbers)
+        if why:
+            faults.setdefault(why, []).append(number)
         nodes.append(
             {
                 "node": number,
@@ -430,10 +447,12 @@ def _nodes(
                 "memory_bytes": memory.get("MemTotal"),
                 "free_bytes": memory.get("MemFree"),
                 "page_cache_bytes": memory.get("FilePages"),
-                "distances": _distances(_read(f"{here}/distance"), number, numbers, problems),
+                "distances": distances,
                 "hugepages": _huge_pages(f"{here}/hugepages"),
             }
         )
+    for why, where in faults.items():
+        problems.append(f"node {cpulist.format(where)}: {why}")
     if shared:
         problems.append(
             f"CPUs {cpulist.format(shared)} are listed by several nodes: "
@@ -450,20 +469,17 @@ def _sum(*values: Optional[int]) -> Optional[int]:
     return sum(known) if known else None
 
 
-def _distances(
-    text: Optional[str], node: int, numbers: Sequence[int], problems: List[str]
-) -> Dict[str, int]:
-    """SLIT distances (ACPI 6.5, 5.2.17): one per online node, in ascending order of the nodes."""
+def _distances(text: Optional[str], numbers: Sequence[int]) -> Tuple[Dict[str, int], Optional[str]]:
+    """SLIT distances (ACPI 6.5, 5.2.17): one per online node, in ascending order of the nodes.
+
+    Returns them with None, or nothing with the reason.
+    """
     if not text:
-        problems.append(f"node {node}: no distance file")
-        return {}
+        return {}, "no distance file"
     values = [_integer(word) for word in text.split()]
     if None in values or len(values) != len(numbers):
-        problems.append(
-            f"node {node}: distance names {len(values)} nodes, {len(numbers)} are there: ignored"
-        )
-        return {}
-    return {str(other): value for other, value in zip(numbers, values)}
+        return {}, f"distance has {len(values)} values for {len(numbers)} nodes: ignored"
+    return {str(other): value for other, value in zip(numbers, values)}, None
 
 
 def _huge_pages(folder: str) -> List[Dict[str, Optional[int]]]:
@@ -499,7 +515,6 @@ def _caches(
     covered: Dict[Tuple[int, str], Set[int]] = {}
     unclear: Dict[str, Set[int]] = {}
     without = set()
-    file = None
     for cpu in online:
         here = f"{root}/{_CPU}/cpu{cpu}/cache"
         indexes = [name for name in _list_folder(here) if name.startswith("index")]
@@ -515,13 +530,12 @@ def _caches(
             if level is None or not kind:
                 unclear.setdefault("no level or type", set()).add(cpu)
                 continue
-            if file is None:
-                file = "shared_cpu_list" if _read(place + "shared_cpu_list") else "shared_cpu_map"
-            text = _read(place + file)
-            sharing = _from_list(text) if file == "shared_cpu_list" else _from_mask(text)
+            sharing = _from_mask(_read(place + "shared_cpu_map"))
             if sharing is None:
-                unclear.setdefault("no list of the CPUs that share it", set()).add(cpu)
-                sharing = frozenset([cpu])
+                sharing = _from_list(_read(place + "shared_cpu_list"))
+            if not sharing:  # ia64 leaves the map of its outer caches empty
+                unclear.setdefault("no list of the CPUs that share one", set()).add(cpu)
+                sharing = core_of.get(cpu, (frozenset([cpu]), None))[0]
             sharing = (sharing & up) | {cpu}
             covered[key] |= sharing
             size = _size(_read(place + "size"))
@@ -533,6 +547,16 @@ def _caches(
     if without:
         who = "" if without == up else f" of CPUs {cpulist.format(without)}"
         problems.append(f"caches{who} are unknown: no cpu*/cache folders")
+    if any(
+        level == 1 and kind == "Data" and len(sharing) < len(core_of[cpu][0])
+        for level, kind, sharing in found
+        for cpu in list(sharing)[:1]
+        if cpu in core_of
+    ):
+        problems.append(
+            "some hardware threads of a core have L1 data caches of their own: what the kernel "
+            "calls a core here is a module of cores (AMD family 15h), or its maps are wrong"
+        )
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1], min(item[0][2])))
     return [
         {"level": level, "type": kind, "size_bytes": size, "cpus": cpulist.format(sharing)}
@@ -604,7 +628,8 @@ def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[Frozen
     for line in (_read(f"{root}/proc/self/cgroup") or "").splitlines():
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
         own["cgroup2" if not controllers else "cpuset" if "cpuset" in controllers else ""] = path
-    own.setdefault("cpuset", _read(f"{root}/proc/self/cpuset") or "/")
+    for kind in ("cpuset", "cgroup2"):
+        own.setdefault(kind, _read(f"{root}/proc/self/cpuset") or "/")
     for line in (_read(f"{root}/proc/mounts") or "").splitlines():
         fields = line.split()
         if len(fields) < 4:
@@ -613,7 +638,7 @@ def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[Frozen
         if kind == "cpuset" or (kind == "cgroup" and "cpuset" in options.split(",")):
             folder = f"{root}{mount}{own['cpuset']}"
             names = (("cpus", "mems"), ("cpuset.cpus", "cpuset.mems"))
-        elif kind == "cgroup2" and "cgroup2" in own:
+        elif kind == "cgroup2":
             folder = f"{root}{mount}{own['cgroup2']}"
             names = (("cpuset.cpus.effective", "cpuset.mems.effective"),)
         else:
