@@ -1,0 +1,265 @@
+"""What else happened while a trial was measured: counters read before and after, and perf.
+
+The measured program must not notice: counters are read before the measurement and after it, perf
+counts in the kernel, and the only thing that runs meanwhile is one thread that wakes every
+``interval_s``, outside the cell's CPUs where there are others, at the lowest priority. What the
+collecting itself used is in the record as ``self``. A collector that fails costs its own values
+and nothing else: the record then holds None for it and the reason under ``reasons``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import Any, Dict, List, Optional
+
+_UNSET = object()
+_LOWEST = 19  # of nice(2)
+
+
+class Unavailable(Exception):
+    """A collector has no values here; the text is the reason."""
+
+
+def read(root: str, path: str, default: Any = _UNSET) -> str:
+    """Return the text of a file under a root; ``default``, if given, where it cannot be read.
+
+    Raises Unavailable with the reason otherwise.
+    """
+    full = os.path.join(root, path)
+    try:
+        with open(full, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        if default is not _UNSET:
+            return default
+        raise Unavailable(f"cannot read {full}: {error.strerror}") from None
+
+
+def row(
+    source: str,
+    metric: str,
+    value: Optional[float],
+    unit: str,
+    *,
+    point: str = "",
+    x: Optional[float] = None,
+    reason: Optional[str] = None,
+) -> Dict[str, Any]:
+    """Return one metric row; a row without a value must say why."""
+    if value is None and not reason:
+        raise ValueError(f"{metric} has no value and no reason")
+    return {
+        "metric": metric,
+        "value": None if value is None else float(value),
+        "unit": unit,
+        "point": point,
+        "x": x,
+        "y": None,
+        "reason": reason,
+        "source": source,
+    }
+
+
+def changes(pair: List[int]) -> float:
+    """Return after - before."""
+    return float(pair[1] - pair[0])
+
+
+from . import cpu, numastat, perf, resctrl, vmstat  # noqa: E402  (they use what is above)
+
+_COUNTERS = (numastat, vmstat, resctrl)
+
+
+def aside(cell_cpus: Optional[str]) -> Optional[List[int]]:
+    """Return the CPUs we may use that are not the cell's; None where there are none."""
+    if not cell_cpus:
+        return None
+    from .. import cpulist
+
+    others = os.sched_getaffinity(0) - set(cpulist.parse(cell_cpus))
+    return sorted(others) or None
+
+
+class Collection:
+    """A running collection of one trial; ``start`` makes it, ``stop`` ends it."""
+
+    def __init__(self, cell: Dict[str, Any], pid: int, options: Dict[str, Any]) -> None:
+        started = time.monotonic()
+        self._cell = cell
+        self._pid = pid
+        self._root = options.get("root") or "/"
+        self._reasons: Dict[str, str] = {}
+        self._before: Dict[str, Any] = {}
+        self._perf: Optional[perf.Counting] = None
+        self._sampler: Optional[_Sampler] = None
+        if options.get("perf", True):
+            made: Dict[str, Any] = {}
+            self._try(made, perf.SOURCE, self._start_perf)
+            self._perf = made.get(perf.SOURCE)
+        else:
+            self._reasons[perf.SOURCE] = "not asked for"
+        for module in (cpu, *_COUNTERS):
+            self._try(self._before, module.SOURCE, lambda m=module: m.snapshot(self._root))
+        self._started = time.monotonic()
+        self._start_s = self._started - started
+        if options.get("interval_s"):
+            self._sampler = _Sampler(self._root, cell.get("cpus"), float(options["interval_s"]))
+            self._sampler.start()
+
+    def _start_perf(self) -> perf.Counting:
+        from .. import placement
+
+        table = placement.processes(os.path.join(self._root, "proc"))
+        members = placement.tree(self._pid, table)
+        if not members:
+            raise Unavailable("the workload had ended when perf was to be attached")
+        return perf.Counting(members, self._root, aside(self._cell.get("cpus")))
+
+    def _try(self, into: Dict[str, Any], name: str, what: Any) -> None:
+        try:
+            into[name] = what()
+        except Unavailable as why:
+            self._reasons[name] = str(why)
+        except Exception as error:  # whatever a strange host does, the trial goes on
+            self._reasons[name] = f"{type(error).__name__}: {error}"
+
+    def stop(self) -> Dict[str, Any]:
+        """End the collection and return its record (JSON-able). Never raises; takes seconds at
+        most, also when perf hangs."""
+        if self._perf:
+            with contextlib.suppress(OSError):
+                self._perf.interrupt()  # first, so that it counts nothing of what follows
+        measured_s = time.monotonic() - self._started
+        stopping = time.monotonic()
+        samples, sampling_s = self._sampler.end() if self._sampler else ([], None)
+        after: Dict[str, Any] = {}
+        record: Dict[str, Any] = {"schema": 1, "collected_s": round(measured_s, 6)}
+        for module in (*_COUNTERS, cpu):
+            name = module.SOURCE
+            if name in self._before:
+                self._try(after, name, lambda m=module: m.snapshot(self._root))
+        for module in _COUNTERS:
+            name = module.SOURCE
+            if name in after:
+                self._try(
+                    record,
+                    name,
+                    lambda m=module, n=name: m.difference(self._before[n], after[n]),
+                )
+        if cpu.SOURCE in after:
+            own = [os.getpid()] + ([self._perf.pid] if self._perf else [])
+            self._try(
+                record,
+                cpu.SOURCE,
+                lambda: cpu.difference(
+                    self._before["cpu"], after["cpu"], self._pid, self._cell.get("cpus"), own
+                ),
+            )
+        if self._perf:
+            self._try(record, perf.SOURCE, self._perf.result)
+        for name in (*(module.SOURCE for module in _COUNTERS), cpu.SOURCE, perf.SOURCE):
+            record.setdefault(name, None)
+        record["disturbance"] = record["cpu"].pop("disturbance") if record["cpu"] else None
+        record["samples"] = samples
+        record["self"] = {
+            "start_s": round(self._start_s, 6),
+            "stop_s": round(time.monotonic() - stopping, 6),
+            "sampling_cpu_s": sampling_s,
+            "perf_cpu_s": self._perf.cpu_s if self._perf else None,
+        }
+        record["reasons"] = self._reasons
+        return record
+
+
+def start(cell: Dict[str, Any], pid: int, options: Optional[Dict[str, Any]] = None) -> Collection:
+    """Start collecting around a workload that waits to be told to measure (or runs already).
+
+    ``cell`` is as in the plan, ``pid`` the root of the measured tree. Options: ``perf`` (default
+    true), ``interval_s`` (seconds between samples, default none), ``root`` (default "/"). Returns
+    when everything counts; never raises.
+    """
+    return Collection(cell, pid, options or {})
+
+
+def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Return the metric rows of a collection's record, each with its ``source``.
+
+    A collector without values gives one row without a value, named after it, with the reason.
+    """
+    rows: List[Dict[str, Any]] = []
+    for module in (numastat, vmstat, cpu, perf, resctrl):
+        name = module.SOURCE
+        part = record.get(name)
+        if part is None:
+            reason = (record.get("reasons") or {}).get(name, "it was not collected")
+            rows.append(row(name, name, None, "", reason=reason))
+        elif module is cpu:
+            rows += cpu.metrics({**part, "disturbance": record["disturbance"]})
+        else:
+            rows += module.metrics(part)
+    return rows
+
+
+def samples(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Return the per-interval series: ``t_s`` since the start, pages by node, busy share."""
+    return list(record.get("samples") or [])
+
+
+class _Sampler(threading.Thread):
+    """Reads numastat and the cell's CPU time every interval; what changed since the last."""
+
+    def __init__(self, root: str, cell_cpus: Optional[str], interval_s: float) -> None:
+        super().__init__(daemon=True, name="numalab-sampler")
+        self._root = root
+        self._cell_cpus = cell_cpus
+        self._interval_s = interval_s
+        self._ending = threading.Event()
+        self._samples: List[Dict[str, Any]] = []
+        self._cpu_s = 0.0
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
+        others = aside(self._cell_cpus)
+        if others:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, others)
+        began = time.monotonic()
+        earlier = self._look()
+        due = began + self._interval_s
+        while not self._ending.wait(max(0.0, due - time.monotonic())):
+            now = self._look()
+            self._samples += self._rows(now["at"] - began, earlier, now)
+            earlier = now
+            self._cpu_s = time.thread_time()
+            due += self._interval_s
+
+    def _look(self) -> Dict[str, Any]:
+        seen: Dict[str, Any] = {"at": time.monotonic(), "nodes": {}, "cpus": {}}
+        with contextlib.suppress(Unavailable, ValueError):
+            seen["nodes"] = numastat.snapshot(self._root)
+        with contextlib.suppress(Unavailable, ValueError):
+            seen["cpus"] = cpu.per_cpu(self._root)
+        return seen
+
+    def _rows(self, t_s: float, earlier: Dict[str, Any], now: Dict[str, Any]) -> List[Any]:
+        rows = []
+        for node, counters in numastat.difference(earlier["nodes"], now["nodes"]).items():
+            for name, pair in counters.items():
+                rows.append((name, f"node {node}", changes(pair), "pages"))
+        share = cpu.busy_share(earlier["cpus"], now["cpus"], self._cell_cpus)
+        if share is not None:
+            rows.append(("cpu_busy_share", "", share, "share"))
+        return [
+            {"t_s": round(t_s, 3), "metric": metric, "point": point, "value": value, "unit": unit}
+            for metric, point, value, unit in rows
+        ]
+
+    def end(self) -> Any:
+        """Return the samples and the CPU time (s) that taking them used."""
+        self._ending.set()
+        self.join(timeout=2)
+        return list(self._samples), round(self._cpu_s, 6)

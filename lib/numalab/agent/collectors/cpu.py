@@ -1,0 +1,141 @@
+"""Who used the CPUs: per-CPU time, the measured tree's time, and the disturbance by others.
+
+Times are those of ``/proc/stat`` and ``/proc/PID/stat`` (proc_stat(5), proc_pid_stat(5)), whose
+resolution is one clock tick (10 ms) per CPU or process and reading.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+from .. import cpulist, placement
+from . import Unavailable, read, row
+
+SOURCE = "cpu"
+_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+_WAITING = ("idle", "iowait", "steal")  # steal: taken by the hypervisor, nobody here ran
+_NAMED = 5  # the busiest other processes that a record names
+
+
+def per_cpu(root: str = "/") -> Dict[int, List[int]]:
+    """Return the ticks that each CPU spent in each of the eight states of ``/proc/stat``."""
+    found = {}
+    for line in read(root, "proc/stat").splitlines():
+        name, *ticks = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            found[int(name[3:])] = [int(tick) for tick in ticks[: len(_STATES)]]
+        elif found:
+            break  # the CPUs stand together at the top; what follows is long on large hosts
+    if not found:
+        raise Unavailable("/proc/stat lists no CPU")
+    return found
+
+
+def busy_share(
+    before: Dict[int, List[int]], after: Dict[int, List[int]], cell_cpus: Optional[str]
+) -> Optional[float]:
+    """Return the share of the cell's CPU time that was used; None when no tick passed."""
+    wanted = set(cpulist.parse(cell_cpus)) if cell_cpus else set(before)
+    used = total = 0
+    for cpu in wanted & set(before) & set(after):
+        spent = [b - a for a, b in zip(before[cpu], after[cpu])]
+        total += sum(spent)
+        used += sum(n for name, n in zip(_STATES, spent) if name not in _WAITING)
+    return used / total if total > 0 else None
+
+
+def snapshot(root: str = "/") -> Dict[str, Any]:
+    """Return the time of every CPU and the CPU time of every process, at one moment."""
+    return {
+        "at": time.monotonic(),
+        "cpus": per_cpu(root),
+        "processes": placement.processes(os.path.join(root, "proc")),
+    }
+
+
+def difference(
+    before: Dict[str, Any],
+    after: Dict[str, Any],
+    root_pid: int,
+    cell_cpus: Optional[str],
+    own: List[int],
+) -> Dict[str, Any]:
+    """Return the record of two snapshots.
+
+    ``cell_cpus`` is the cell's CPU list, None for all. ``own`` are processes of the measuring
+    itself (the agent, perf), counted neither as the workload nor as disturbance by name.
+    ``tree_s`` is None when the workload's root had ended, for its time can no longer be read.
+    """
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    elapsed = after["at"] - before["at"]
+    cpus = {
+        cpu: dict(zip(_STATES, ((b - a) * tick for a, b in zip(ticks, after["cpus"][cpu]))))
+        for cpu, ticks in before["cpus"].items()
+        if cpu in after["cpus"]
+    }
+    table = after["processes"]
+    members = set(placement.tree(root_pid, table))
+    used: Dict[int, float] = {}
+    for pid, stat in table.items():
+        earlier = before["processes"].get(pid)
+        same = earlier is not None and earlier.started == stat.started
+        ticks = stat.ticks - (earlier.ticks if same and earlier else 0)
+        if pid in members:  # children that ended meanwhile left their time with their parent
+            ticks += stat.children_ticks - (earlier.children_ticks if same and earlier else 0)
+        used[pid] = ticks * tick
+    wanted = set(cpulist.parse(cell_cpus)) if cell_cpus else set(cpus)
+    of_cell = {cpu: states for cpu, states in cpus.items() if cpu in wanted}
+    busy = sum(sum(s.values()) - sum(s[name] for name in _WAITING) for s in of_cell.values())
+    steal = sum(states["steal"] for states in of_cell.values())
+    tree_s = sum(used[pid] for pid in members) if members else None
+    others = sorted(
+        (pid for pid in used if pid not in members and pid not in own and used[pid] > 0),
+        key=lambda pid: -used[pid],
+    )
+    other_s = None if tree_s is None else max(0.0, busy - tree_s)
+    capacity = elapsed * len(of_cell)
+    return {
+        "elapsed_s": round(elapsed, 6),
+        "per_cpu": {
+            str(cpu): {name: round(value, 3) for name, value in states.items() if value}
+            for cpu, states in sorted(cpus.items())
+        },
+        "processes": [
+            {"pid": pid, "name": table[pid].name, "cpu_s": round(used[pid], 3)}
+            for pid in sorted(members)
+        ],
+        "tree_s": None if tree_s is None else round(tree_s, 3),
+        "disturbance": {
+            "cpus": cpulist.format(of_cell),
+            "busy_s": round(busy, 3),
+            "steal_s": round(steal, 3),
+            "other_s": None if other_s is None else round(other_s, 3),
+            "other_share": None if other_s is None or not capacity else other_s / capacity,
+            "busiest": [
+                {"pid": pid, "name": table[pid].name, "cpu_s": round(used[pid], 3)}
+                for pid in others[:_NAMED]
+            ],
+        },
+    }
+
+
+def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Return CPU time of the workload (s), and shares (of 1) of the cell's CPUs' time."""
+    disturbance = record["disturbance"]
+    capacity = record["elapsed_s"] * len(cpulist.parse(disturbance["cpus"]))
+    ended = "the workload had ended when its CPU time was read"
+    empty = None if capacity else "the cell's CPUs are not in /proc/stat"
+
+    def share(value: float) -> Optional[float]:
+        return value / capacity if capacity else None
+
+    return [
+        row(SOURCE, "workload_cpu_time", record["tree_s"], "s",
+            reason=ended if record["tree_s"] is None else None),
+        row(SOURCE, "cpu_busy_share", share(disturbance["busy_s"]), "share", reason=empty),
+        row(SOURCE, "cpu_steal_share", share(disturbance["steal_s"]), "share", reason=empty),
+        row(SOURCE, "other_cpu_share", disturbance["other_share"], "share",
+            reason=None if disturbance["other_share"] is not None else empty or ended),
+    ]  # fmt: skip
