@@ -158,6 +158,27 @@ def meminfo_bytes(text: Optional[str]) -> Dict[str, int]:
     return values
 
 
+def from_mask(text: Optional[str]) -> Optional[FrozenSet[int]]:
+    """A kernel bitmap: hexadecimal words, highest first, with commas (lib/vsprintf.c, %*pb).
+
+    A bitmap whose size is no multiple of 32 has a shorter highest word; all others have 8 digits.
+    """
+    if text is None:
+        return None
+    try:
+        value = 0
+        for word in text.split(","):
+            value = value << 32 | int(word, 16)
+    except ValueError:
+        return None
+    numbers = []
+    while value:
+        lowest = value & -value
+        numbers.append(lowest.bit_length() - 1)
+        value ^= lowest
+    return frozenset(numbers)
+
+
 def _read(path: str, limit: int = 1 << 20) -> Optional[str]:
     """The stripped text of a small file, or None where it cannot be read."""
     try:
@@ -209,27 +230,6 @@ def _from_list(text: Optional[str]) -> Optional[FrozenSet[int]]:
         return None
 
 
-def _from_mask(text: Optional[str]) -> Optional[FrozenSet[int]]:
-    """A kernel bitmap: hexadecimal words, highest first, with commas (lib/vsprintf.c, %*pb).
-
-    A bitmap whose size is no multiple of 32 has a shorter highest word; all others have 8 digits.
-    """
-    if text is None:
-        return None
-    try:
-        value = 0
-        for word in text.split(","):
-            value = value << 32 | int(word, 16)
-    except ValueError:
-        return None
-    numbers = []
-    while value:
-        lowest = value & -value
-        numbers.append(lowest.bit_length() - 1)
-        value ^= lowest
-    return frozenset(numbers)
-
-
 def _require(root: str) -> None:
     def holds(folder: str) -> bool:
         return os.path.isdir(f"{folder}/{_CPU}") or os.path.isdir(f"{folder}/{_NODE}")
@@ -257,7 +257,7 @@ def _cpu_numbers(root: str, problems: List[str]) -> Tuple[Set[int], Set[int]]:
         problems.append(f"no {_CPU}/cpu* folders: packages, cores and caches are unknown")
         named = set(listed or ())
         for node in _numbered(f"{root}/{_NODE}", "node"):
-            named |= _node_cpus(root, node) or frozenset()
+            named |= node_cpus(root, node) or frozenset()
         return named, set(named if listed is None else listed)
     if listed:
         lost = listed - numbers
@@ -397,10 +397,11 @@ def _count(level: Dict[int, Tuple[FrozenSet[int], Optional[int]]]) -> Optional[i
     return len({group for group, _ in level.values()}) or None
 
 
-def _node_cpus(root: str, node: int) -> Optional[FrozenSet[int]]:
+def node_cpus(root: str, node: int) -> Optional[FrozenSet[int]]:
+    """The CPUs of a node as the kernel lists them, or None where it has no such list."""
     here = f"{root}/{_NODE}/node{node}/"
     listed = _from_list(_read(here + "cpulist"))
-    return _from_mask(_read(here + "cpumap")) if listed is None else listed
+    return from_mask(_read(here + "cpumap")) if listed is None else listed
 
 
 def _nodes(
@@ -423,7 +424,7 @@ def _nodes(
     faults: Dict[str, List[int]] = {}
     for number in numbers:
         here = f"{root}/{_NODE}/node{number}"
-        cpus = _node_cpus(root, number)
+        cpus = node_cpus(root, number)
         if cpus is None:
             faults.setdefault("neither cpulist nor cpumap can be read", []).append(number)
             cpus = frozenset()
@@ -530,7 +531,7 @@ def _caches(
             if level is None or not kind:
                 unclear.setdefault("no level or type", set()).add(cpu)
                 continue
-            sharing = _from_mask(_read(place + "shared_cpu_map"))
+            sharing = from_mask(_read(place + "shared_cpu_map"))
             if sharing is None:
                 sharing = _from_list(_read(place + "shared_cpu_list"))
             if not sharing:  # ia64 leaves the map of its outer caches empty
