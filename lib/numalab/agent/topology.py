@@ -291,7 +291,7 @@ def _places(root: str, online: Sequence[int], problems: List[str]) -> Dict[str, 
     places: Dict[str, Dict] = {}
     for level, names, id_name in levels:
         # The map before the list: where a kernel's two differ, it was the list that was wrong.
-        source, parse = next((n for n in names if n in present), None), _from_mask
+        source, parse = next((n for n in names if n in present), None), from_mask
         if source is None:
             source = next((f"{n}_list" for n in names if f"{n}_list" in present), None)
             parse = _from_list
