@@ -225,7 +225,8 @@ def core_matrix(
     known = grid[np.isfinite(grid)]
 
     many = len(order)
-    side = min(4.9, max(0.36 * many, 1.3))
+    # CPU lists beside the rows take a part of the width.
+    side = min(4.3 if segments and many > ANNOTATED_CPUS else 4.9, max(0.36 * many, 1.3))
     figure = style.picture(side + 1.15, min(style.WIDTH, max(side + 1.9, 3.4)))
     axes = figure.subplots()
     colours = _colours(lower_is_better=True)

@@ -15,6 +15,8 @@ from typing import Any, Callable, Dict, Optional
 import matplotlib
 from matplotlib import patheffects
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 
 WIDTH = 16 / 2.54  # inches: the text width of the article's PDF
 TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
@@ -129,6 +131,15 @@ def styled(draw: Callable[..., Picture]) -> Callable[..., Picture]:
             return draw(*arguments, **named)
 
     return inside
+
+
+@functools.lru_cache(maxsize=4096)
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Return the width in inches of a line of text at a size in points."""
+    if not text.strip():
+        return 0.0
+    font = FontProperties(family="DejaVu Sans", weight=weight)
+    return TextPath((0, 0), text, size=size, prop=font).get_extents().xmax / 72
 
 
 def picture(height: float, width: float = WIDTH) -> Picture:

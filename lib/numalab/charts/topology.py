@@ -6,16 +6,13 @@ not fit one by one (more than 64 cores) is drawn as counts and CPU lists.
 
 from __future__ import annotations
 
-import functools
 import textwrap
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from matplotlib.textpath import TextPath
 
 from numalab.agent import cpulist
 
@@ -183,9 +180,9 @@ def _card(
 ) -> _Card:  # fmt: skip
     room = width - 2 * _PAD
     groups = _groups(node, topology, detailed, merged)
-    widest = max((_text_width(str(cpu["cpu"]), style.SMALL) for cpu in topology["cpus"]), default=0)
+    widths = [style.text_width(str(cpu["cpu"]), style.SMALL) for cpu in topology["cpus"]]
     for group in groups:
-        _measure(group, room - 2 * _PAD, max(0.2, widest + 0.08))
+        _measure(group, room - 2 * _PAD, max(0.2, max(widths, default=0) + 0.08))
     for group in groups:  # boxes of one width stand in columns
         group.width = max(other.width for other in groups)
     rows: List[List[_Group]] = []
@@ -256,9 +253,9 @@ def _wrapped_list(before: str, cpus: Sequence[int]) -> List[str]:
 
 def _measure(group: _Group, room: float, core_width: float) -> None:
     """Set the group's size, and how many of its cores stand side by side in ``room`` inches."""
-    label = _text_width(group.label, style.TINY)
+    label = style.text_width(group.label, style.TINY)
     if group.lines:
-        widest = max(_text_width(line, style.SMALL) for line in group.lines)
+        widest = max(style.text_width(line, style.SMALL) for line in group.lines)
         group.width = min(room, max(label, widest)) + 2 * _PAD
         group.height = 0.15 + _LINE * len(group.lines) + _PAD
         return
@@ -287,7 +284,7 @@ def _devices(node: Optional[int], topology: Mapping[str, Any], room: float) -> L
         while shown:
             hidden = len(names) - len(shown)
             line = f"{kind}: " + ", ".join(shown) + (f" and {hidden} more" if hidden else "")
-            if _text_width(line, style.TINY) <= room or len(shown) == 1:
+            if style.text_width(line, style.TINY) <= room or len(shown) == 1:
                 lines.append(line)
                 break
             shown.pop()
@@ -514,23 +511,14 @@ def _box(
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=4096)
-def _text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Width in inches of a text at a size in points."""
-    if not text.strip():
-        return 0.0
-    font = FontProperties(family="DejaVu Sans", weight=weight)
-    return TextPath((0, 0), text, size=size, prop=font).get_extents().xmax / 72
-
-
 def _text(
     axes: Axes, x: float, y: float, text: str, size: float, *, align: str = "left",
     color: str = style.INK, weight: str = "normal", slant: str = "normal",
     room: Optional[float] = None,
 ) -> Any:  # fmt: skip
     """Write a line centred on ``y``; one that is wider than ``room`` is cut with an ellipsis."""
-    if room is not None and _text_width(text, size, weight) > room:
-        while text and _text_width(text + "…", size, weight) > room:
+    if room is not None and style.text_width(text, size, weight) > room:
+        while text and style.text_width(text + "…", size, weight) > room:
             text = text[:-1]
         text += "…"
     return axes.text(x, y, text, fontsize=size, ha=align, va="center_baseline", color=color,
