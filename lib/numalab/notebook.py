@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class View:
         run = self.run
         grades = _count(run)
         lines = [
-            f"**{run.manifest['host']}**: {_machine(run)}",
+            f"**{run.manifest['host']}**: {machine(run)}",
             "",
             f"{planning.summary(run.plan)}; profile {run.manifest['profile']}, "
             f"seed {run.manifest['seed']}. {grades}.",
@@ -213,7 +214,8 @@ class View:
         return bool(self.run.host["emulated"])
 
 
-def _machine(run: runs.Run) -> str:
+def machine(run: runs.Run) -> str:
+    """Return the host in a line: model, sockets, cores, hardware threads, nodes."""
     shape = run.host["topology"]
     parts = [shape["model"] or "processor not named"]
     for count, one, many in (
@@ -268,7 +270,7 @@ def execute(folder: Path, notebook: str | None = None, out: Path | None = None) 
     source = home.root() / "notebooks" / (notebook or run.experiment.notebook)
     target = out or folder / "notebook.ipynb"
     parameters = {
-        "source": _from_root(folder),
+        "source": from_root(folder),
         "host": run.manifest["host"],
         "profile": run.manifest["profile"],
     }
@@ -276,7 +278,7 @@ def execute(folder: Path, notebook: str | None = None, out: Path | None = None) 
     return target
 
 
-def _from_root(folder: Path) -> str:
+def from_root(folder: Path) -> str:
     """A path below the root as the root sees it, so that the notebook works on any machine."""
     full, root = folder.resolve(), home.root()
     return full.relative_to(root).as_posix() if full.is_relative_to(root) else str(full)
@@ -312,3 +314,33 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
         ) from None
 
 
+
+
+def execute_in_place(source: Path, parameters: dict[str, Any]) -> None:
+    """Execute a committed notebook over other parameters, written into its own parameters cell.
+
+    Nothing that differs from one execution to the next stays in the file: no times, no paths.
+    """
+    import nbformat
+
+    book = nbformat.read(source, as_version=4)
+    cell = next(one for one in book.cells if "parameters" in one.metadata.get("tags", []))
+    for name, value in parameters.items():
+        changed, count = re.subn(
+            rf"^{name} = .*?(  #.*)?$",
+            lambda match, name=name, value=value: f"{name} = {value!r}{match.group(1) or ''}",
+            cell.source,
+            flags=re.MULTILINE,
+        )
+        if count != 1:
+            raise Fault(f"{source.name} has no parameter {name}", "see its parameters cell")
+        cell.source = changed
+    nbformat.write(book, source)
+    run_notebook(source, source, {})
+    book = nbformat.read(source, as_version=4)
+    book.metadata.pop("papermill", None)
+    book.metadata.language_info = {"name": "python"}
+    for cell in book.cells:
+        for key in ("papermill", "execution", "collapsed"):
+            cell.metadata.pop(key, None)
+    nbformat.write(book, source)
