@@ -243,7 +243,7 @@ def resolve(
             by_id[cell["id"]] = alike[key] = cell
             cells.append((wanted.index(binding), cell))
     result = [cell for _, cell in sorted(cells, key=lambda pair: pair[0])]
-    _link(result)
+    link(result)
     needed = {cell["baseline"] for cell in result}
     result = [c for c in result if c["id"] not in only_added or c["id"] in needed]
     warnings = [
@@ -658,12 +658,10 @@ def _own_node(cell: Cell) -> Optional[int]:
     return int(cell["cpu_nodes"]) if cell["cpu_nodes"].isdecimal() else None
 
 
-def _link(cells: Sequence[Cell]) -> None:
-    """Set each cell's baseline, and say so where more than one thing differs from it."""
+def link(cells: Sequence[Cell]) -> None:
+    """Set the ``baseline`` of every cell: the id of the cell that it is compared with, or None."""
     baselines = [cell for cell in cells if cell["role"] == "baseline"]
     for cell in cells:
-        if cell["role"] == "baseline" or not baselines:
-            continue
         node = _own_node(cell)
         candidates = [b for b in baselines if node is None or _own_node(b) in (node, None)]
         # Of those the one that shares most with the cell: its node, its CPUs, its memory policy.
@@ -676,14 +674,7 @@ def _link(cells: Sequence[Cell]) -> None:
             ),
             default=None,
         )
-        if best is None:
-            cell["notes"].append(f"compared with nothing: no baseline cell is on node {node}")
-            continue
-        cell["baseline"] = best["id"]
-        if best["cpus"] != cell["cpus"] and best["memory"] != cell["memory"]:
-            cell["notes"].append(
-                f"compared as a whole with {best['id']}: CPUs and memory policy both differ"
-            )
+        cell["baseline"] = best["id"] if best and cell["role"] != "baseline" else None
 
 
 # --- words ------------------------------------------------------------------------------------

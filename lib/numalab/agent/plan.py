@@ -1,0 +1,577 @@
+"""A request becomes a plan: the tool, the cells with sizes as numbers, every trial in its order.
+
+Design of the trials: randomised complete blocks (Fisher, The Design of Experiments, 1935,
+ch. IV). Every block holds each cell once in a random order of its own, so that slow drift of
+the host falls on all cells alike, and results are paired by block.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+import shutil
+import textwrap
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from . import SCHEMA, bindings, cpulist, tools
+from .errors import Fault
+
+Cell = Dict[str, Any]
+Plan = Dict[str, Any]
+
+FEWEST_BLOCKS = 6  # the signed-rank test of 5 pairs cannot reach p < 0.05
+TRIAL_OVERHEAD_S = 1.0  # starting the tool, proving the placement, reading the result
+_NUMACTL = "numactl is not installed (apt install numactl, or dnf install numactl)"
+_NUMBER = (int, float)
+
+# key: (types, default); a default of ... is a key that must be there
+_KEYS: Dict[str, Tuple[Any, Any]] = {
+    "schema": (int, ...),
+    "experiment": (str, ...),
+    "question": (str, ""),
+    "profile": (str, ...),
+    "host": (str, ...),
+    "tool": (dict, ...),
+    "bindings": (list, ...),
+    "baseline": ((str, dict, type(None)), None),
+    "control": (bool, True),
+    "blocks": (int, ...),
+    "seed": (int, ...),
+    "sweep": ((dict, list, type(None)), None),
+    "headline": ((str, type(None)), None),
+    "measure": (dict, {}),
+    "collectors": ((bool, dict), True),
+    "changes": (dict, {}),
+    "time_limit_s": ((*_NUMBER, type(None)), None),
+}
+_TOOL_KEYS = {"name": (str, ...), "prefer": (list, []), "options": (dict, {})}
+_SWEEP_KEYS = {"option": (str, ...), "values": (list, ...), "bindings": (list, ...)}
+_COLLECTOR_KEYS = {"perf": (bool, True), "interval_s": (_NUMBER, 1.0)}
+
+
+def make(
+    request: Dict[str, Any], topology: Dict[str, Any], environment: Optional[Dict[str, Any]] = None
+) -> Plan:
+    """Return the plan of a request on a topology; nothing is run but the tool's own search.
+
+    ``environment`` is ``{"numactl": path or None}``; without it the host's PATH is searched
+    when the topology is this host's own (``root`` "/"), else numactl is taken to be there.
+    Raises Fault for a request that is wrong, an explicit binding that the host cannot meet,
+    and when no tool of ``prefer`` can be used.
+    """
+    request = check(request)
+    driver, tool = _choose_tool(request["tool"])
+    cells, skipped, warnings = bindings.resolve(request["bindings"], topology, request["baseline"])
+    if environment is None and topology["root"] == "/":
+        environment = {"numactl": shutil.which("numactl")}
+    if environment is not None and not environment["numactl"]:
+        skipped += [_skip(cell, _NUMACTL) for cell in cells if cell["numactl"]]
+        cells = [cell for cell in cells if not cell["numactl"]]
+
+    maker = _Preparation(driver, request, topology)
+    cells = [c for c in cells if c["role"] != "baseline" or maker.prepare(c)]
+    bindings.link(cells)
+    cells = [c for c in cells if c["role"] == "baseline" or maker.prepare(c)]
+    if maker.faults and not cells:  # what no cell accepts is wrong with the request
+        raise maker.faults[0]
+    cells = maker.sweep(cells)
+    _say_differences(cells)
+    skipped += maker.skipped
+    if request["control"]:
+        twin = bindings.control(cells)
+        if twin:
+            first = next(i for i, cell in enumerate(cells) if cell["id"] == twin["baseline"])
+            cells.insert(first + 1, twin)
+        elif cells:
+            warnings.append("no A/A control: no baseline cell exists on this host")
+    warnings += _warnings(request, topology, cells)
+    order = trial_order(cells, request["blocks"], request["seed"])
+    blocks = request["blocks"]
+    estimate = {
+        key: round(blocks * sum(cell["timing"][key] for cell in cells), 3)
+        for key in ("warmup_s", "measure_s", "total_s")
+    }
+    return {
+        "schema": SCHEMA,
+        "request": request,
+        "tool": tool,
+        "cells": cells,
+        "skipped": skipped,
+        "order": order,
+        "warnings": warnings,
+        "estimate": estimate,
+    }
+
+
+def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> List[Dict[str, Any]]:
+    """Return every trial in running order: ``{"trial", "block", "position", "cell"}``, from 1.
+
+    A block is a permutation of the cells, drawn uniformly from those that do not begin with
+    the binding (where there is only one: the cell) that the block before ended with. It
+    depends on the seed and on the number and bindings of the cells alone, and is the same in
+    every version of Python: ``random.Random(seed).random()`` is what the library promises to
+    keep.
+    """
+    rng = random.Random(seed)
+    order: List[Dict[str, Any]] = []
+    last: Optional[Cell] = None
+    for block in range(1, blocks + 1):
+        first_choices = list(cells)
+        for key in ("binding", "id"):
+            different = [c for c in cells if last is None or c[key] != last[key]]
+            if different:
+                first_choices = different
+                break
+        rest = sorted(((rng.random(), i, cell) for i, cell in enumerate(cells)), key=_draw)
+        row = [cell for _, _, cell in rest]
+        if row:
+            first = first_choices[int(rng.random() * len(first_choices))]
+            row = [first] + [cell for cell in row if cell is not first]
+            last = row[-1]
+        for position, cell in enumerate(row, start=1):
+            trial = len(order) + 1
+            order.append({"trial": trial, "block": block, "position": position, "cell": cell["id"]})
+    return order
+
+
+def _draw(item: Tuple[float, int, Cell]) -> Tuple[float, int]:
+    return item[:2]
+
+
+def trials(plan: Plan) -> Iterator[Tuple[Dict[str, Any], Cell]]:
+    """Yield every trial of a plan in running order with its cell."""
+    cells = {cell["id"]: cell for cell in plan["cells"]}
+    for entry in plan["order"]:
+        yield entry, cells[entry["cell"]]
+
+
+def left_s(plan: Plan, done: Any = ()) -> float:
+    """Return the planned seconds of those trials whose numbers are not in ``done``."""
+    return sum(
+        cell["timing"]["total_s"] for entry, cell in trials(plan) if entry["trial"] not in done
+    )
+
+
+# --- the request ------------------------------------------------------------------------------
+
+
+def check(request: Any) -> Dict[str, Any]:
+    """Return a request with its defaults filled in; Fault names the first thing that is wrong."""
+    request = _keys(request, _KEYS, "the request")
+    if request["schema"] != SCHEMA:
+        raise Fault(
+            f"the request has schema {request['schema']}, this agent knows {SCHEMA}",
+            "use the same version of numalab on both sides",
+        )
+    request["tool"] = tool = _keys(request["tool"], _TOOL_KEYS, "tool")
+    tool["prefer"] = tool["prefer"] or [tool["name"]]
+    if not all(isinstance(name, str) for name in tool["prefer"]):
+        raise Fault(f"tool: prefer {tool['prefer']!r} is not a list of names", "write [probe]")
+    if not request["bindings"]:
+        raise Fault(
+            "the request names no bindings: there is nothing to measure",
+            f"known: {', '.join(bindings.NAMES)}",
+        )
+    if request["blocks"] < 1:
+        raise Fault(f"blocks is {request['blocks']}, but must be 1 or more", "6 or more decide")
+    limit = request["time_limit_s"]
+    if limit is not None and limit <= 0:
+        raise Fault(f"time_limit_s is {limit}, but must be above 0", "leave it out for no limit")
+    if isinstance(request["collectors"], dict):
+        collectors = _keys(request["collectors"], _COLLECTOR_KEYS, "collectors")
+        if collectors["interval_s"] <= 0:
+            raise Fault(
+                f"collectors: interval_s is {collectors['interval_s']}, but must be above 0",
+                "the usual one is 1.0",
+            )
+        request["collectors"] = collectors
+    for name, value in request["changes"].items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise Fault(f"changes: {name!r}: {value!r} is not a text", 'write it like "0"')
+    names = {bindings.parse(b).name for b in request["bindings"]}
+    if request["baseline"] not in (None, "cores", "cpus"):
+        names.add(bindings.parse(request["baseline"]).name)
+    for sweep in _sweeps(request):
+        _keys(sweep, _SWEEP_KEYS, "sweep")
+        for value in sweep["values"]:
+            if isinstance(value, bool) or not isinstance(value, (*_NUMBER, str)):
+                raise Fault(f"sweep: {value!r} is not a value", "write numbers or words")
+        for asked in map(bindings.parse, sweep["bindings"]):
+            if asked.name not in names:
+                raise Fault(f"sweep: {asked.text} is not among the bindings", "add it to bindings")
+    return request
+
+
+def _sweeps(request: Dict[str, Any]) -> List[Dict[str, Any]]:
+    sweep = request["sweep"]
+    return [sweep] if isinstance(sweep, dict) else list(sweep or [])
+
+
+def _keys(given: Any, known: Dict[str, Tuple[Any, Any]], where: str) -> Dict[str, Any]:
+    if not isinstance(given, dict):
+        raise Fault(f"{where} is {_shown(given)}, not a mapping of keys", None)
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise Fault(f"{where} has an unknown key {key!r}", hint + f"known: {', '.join(known)}")
+    result = {}
+    for key, (types, default) in known.items():
+        if key not in given and default is ...:
+            raise Fault(f"{where} lacks the key {key!r}", None)
+        value = given.get(key, default)
+        allowed = types if isinstance(types, tuple) else (types,)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            names = " or ".join(_WORDS[t] for t in allowed if t is not float or int not in allowed)
+            raise Fault(f"{where}: {key} is {_shown(value)}, but must be {names}", None)
+        result[key] = value.copy() if isinstance(value, (dict, list)) else value
+    return result
+
+
+_WORDS = {
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    dict: "a mapping",
+    list: "a list",
+    type(None): "nothing",
+}
+
+
+def _shown(value: Any) -> str:
+    return textwrap.shorten(repr(value), 60, placeholder="…")
+
+
+# --- tool and sizes ---------------------------------------------------------------------------
+
+
+def _choose_tool(asked: Dict[str, Any]) -> Tuple[Any, Dict[str, Any]]:
+    """Return the first driver of ``prefer`` that can be used, and the plan's record of it."""
+    missing: List[Fault] = []
+    for name in asked["prefer"]:
+        driver = tools.driver(name)
+        try:
+            found = driver.find(asked["options"])
+        except Fault as fault:
+            missing.append(fault)
+            continue
+        why = "; ".join(fault.what for fault in missing) or None
+        return driver, {**found, "name": name, "why": why}
+    if len(missing) == 1:
+        raise missing[0]
+    raise Fault(
+        f"no tool can measure {asked['name']}: " + "; ".join(fault.what for fault in missing),
+        " ".join(fault.hint for fault in missing if fault.hint) or None,
+    )
+
+
+class _Preparation:
+    """Gives cells their options, sizes and timing by the driver; keeps what had to be skipped."""
+
+    def __init__(self, driver: Any, request: Dict[str, Any], topology: Dict[str, Any]) -> None:
+        self.driver = driver
+        self.request = request
+        self.topology = topology
+        self.usable = bindings.usable_cpus(topology)
+        self.skipped: List[Dict[str, str]] = []
+        self.faults: List[Fault] = []
+        self._ready: Dict[str, Cell] = {}
+
+    def prepare(self, cell: Cell) -> bool:
+        """Complete a cell in place; False (and a skip) when it cannot be measured here."""
+        options = dict(self.request["tool"]["options"])
+        base = self._ready.get(cell["baseline"])
+        if cell["sweep"]:
+            options[cell["sweep"]["option"]] = cell["sweep"]["value"]
+        swept = cell["sweep"] and cell["sweep"]["option"] == "threads"
+        if cell["cpus"] is None and base and not swept and "threads" in base["options"]:
+            # Without a CPU policy of its own: the same work as what it is compared with.
+            options["threads"] = base["options"]["threads"]
+        cpus = cell["cpus"] or self.usable
+        nodes = bindings.first_touch_nodes(self.topology, cell)
+        try:
+            if "threads" in options:
+                options["threads"] = bindings.thread_count(
+                    options["threads"], self.topology, self._own_cpus(cell)
+                )
+            ready = self.driver.prepare(options, self.topology, cpus, nodes)
+        except Fault as fault:
+            self.faults.append(fault)
+            self.skipped.append(_skip(cell, str(fault)))
+            return False
+        need = ready["need_bytes"]
+        free, room = bindings.room_bytes(self.topology, cell)
+        if room is not None and need > room:
+            where = f"nodes {nodes}" if "," in nodes or "-" in nodes else f"node {nodes}"
+            reason = f"it needs {size(need)}, but {where} can hold {size(room)} at most"
+            self.skipped.append(_skip(cell, reason))
+            return False
+        cell["options"] = ready["options"]
+        cell["need_bytes"] = need
+        cell["notes"] += ready["notes"]
+        if free is not None and need > free:
+            cell["notes"].append(
+                f"needs {size(need)}, free is {size(free)}: page cache must make room first"
+            )
+        threads = cell["options"].get("threads")
+        cell["threads"] = threads if isinstance(threads, int) else len(cpulist.parse(cpus))
+        timing = self.driver.timing(cell["options"])
+        cell["timing"] = {k: timing.get(k, 0.0) for k in ("setup_s", "warmup_s", "measure_s")}
+        cell["timing"]["total_s"] = sum(cell["timing"].values()) + TRIAL_OVERHEAD_S
+        self._ready[cell["id"]] = cell
+        return True
+
+    def _own_cpus(self, cell: Cell) -> str:
+        """Return the CPUs that "all" or "half" of the threads refers to."""
+        if cell["cpus"] is not None:
+            return cell["cpus"]
+        base = self._ready.get(cell["baseline"])
+        return (base and base["cpus"]) or self.usable
+
+    def sweep(self, cells: List[Cell]) -> List[Cell]:
+        """Return the cells, each followed by its copies for the values of the sweeps.
+
+        A value that a cell has anyway makes no copy. A copy is compared with the copy of its
+        cell's baseline that has the same value. Copies of a baseline are compared with nothing:
+        a scaling curve compares numbers of threads, not bindings, and shows them as they are.
+        """
+        result = {cell["id"]: [cell] for cell in cells}
+        for sweep in _sweeps(self.request):
+            option = sweep["option"]
+            swept, _, _ = bindings.resolve(sweep["bindings"], self.topology)
+            ids = {cell["id"] for cell in swept}
+            # Baselines first: their copies are what the others are compared with.
+            for cell in sorted(cells, key=lambda c: c["role"] != "baseline"):
+                if cell["id"] in ids:
+                    result[cell["id"]] += self._copies(cell, option, sweep["values"])
+        return [cell for group in result.values() for cell in group]
+
+    def _copies(self, cell: Cell, option: str, values: Sequence[Any]) -> List[Cell]:
+        copies: List[Cell] = []
+        own_cpus = self._own_cpus(cell)
+        seen = [cell["options"].get(option)]
+        for value in values:
+            if option == "threads":
+                value = bindings.thread_count(value, self.topology, own_cpus)
+            suffix = f"/{option}={value}"
+            copy = {
+                **cell,
+                "id": cell["id"] + suffix,
+                "label": f"{cell['label']}, {option} {value}",
+                "sweep": {"option": option, "value": value},
+                "notes": [],
+                "baseline": None,
+            }
+            if value in seen:
+                continue
+            seen.append(value)
+            if option == "threads" and value > len(cpulist.parse(own_cpus)):
+                reason = "it would put several threads on one hardware thread"
+                self.skipped.append(_skip(copy, reason))
+                continue
+            base = self._ready.get(cell["baseline"])
+            if base:
+                twin = self._ready.get(base["id"] + suffix)
+                if base["options"].get(option) == value:
+                    twin = base
+                copy["baseline"] = twin["id"] if twin else None
+            if not self.prepare(copy):
+                continue
+            if any(copy["options"] == other["options"] for other in [cell, *copies]):
+                del self._ready[copy["id"]]
+                continue
+            copies.append(copy)
+        return copies
+
+
+def _skip(cell: Cell, reason: str) -> Dict[str, str]:
+    return {"binding": cell["binding"], "cell": cell["id"], "reason": reason}
+
+
+def _say_differences(cells: Sequence[Cell]) -> None:
+    """Note what differs between a cell and what it is compared with, beyond one of the two."""
+    by_id = {cell["id"]: cell for cell in cells}
+    for cell in cells:
+        if cell["role"] == "baseline":
+            continue
+        base = by_id.get(cell["baseline"])
+        if base is None:
+            if any(c["role"] == "baseline" for c in cells):
+                cell["notes"].append("compared with nothing: no baseline cell matches it")
+            continue
+        if cell["cpus"] != base["cpus"] and cell["memory"] != base["memory"]:
+            cell["notes"].append(
+                f"compared as a whole with {base['id']}: CPUs and memory policy both differ"
+            )
+        for option in sorted(set(cell["options"]) | set(base["options"])):
+            mine, its = cell["options"].get(option), base["options"].get(option)
+            if mine != its:
+                cell["notes"].append(f"{option} is {mine} here, {its} in {base['id']}")
+
+
+def _warnings(
+    request: Dict[str, Any], topology: Dict[str, Any], cells: Sequence[Cell]
+) -> List[str]:
+    warnings = []
+    if not cells:
+        warnings.append("none of these bindings exists on this host: nothing will be measured")
+    elif request["blocks"] < FEWEST_BLOCKS:
+        warnings.append(
+            f"{_count(request['blocks'], 'block')} can decide nothing, {FEWEST_BLOCKS} are the "
+            "fewest: results are shown as points and no claim is judged"
+        )
+    memory_nodes = bindings.Host(topology).memory_nodes
+    if len(topology["nodes"]) == 1:
+        warnings.append(
+            "this host has one NUMA node: remote memory, interleaving and everything else that "
+            "needs a second node cannot be tested here"
+        )
+    elif len(memory_nodes) < 2:
+        warnings.append(
+            "fewer than two nodes have memory that may be used: local and remote memory cannot "
+            "be compared on the same CPUs here"
+        )
+    if request["changes"]:
+        what = ", ".join(f"{name} = {value}" for name, value in request["changes"].items())
+        warnings.append(f"changes the host while it measures, with --allow-host-changes: {what}")
+    return warnings
+
+
+# --- for a reader -----------------------------------------------------------------------------
+
+
+def text(plan: Plan, width: int = 100) -> str:
+    """Return a plan as ``numalab plan`` prints it, wrapped to ``width`` columns."""
+    request, tool, cells = plan["request"], plan["tool"], plan["cells"]
+    lines: List[str] = []
+
+    def put(line: str, indent: str = "", hang: str = "") -> None:
+        lines.extend(
+            textwrap.wrap(
+                line,
+                max(width, 40),
+                initial_indent=indent,
+                subsequent_indent=hang or indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+
+    put(f"{request['experiment']} ({request['profile']}) on {request['host']}")
+    if request["question"]:
+        put(request["question"])
+    version = f" {tool['version']}" if tool.get("version") else ""
+    path = f" ({tool['path']})" if tool.get("path") else ""
+    why = f", because {tool['why']}" if tool["why"] else ""
+    put(f"tool: {tool['name']}{version}{path}{why}")
+    put(f"plan: {summary(plan)}; seed {request['seed']}")
+    for warning in plan["warnings"]:
+        put(warning, "⚠ ", "  ")
+    labels = max((len(cell["label"]) for cell in cells), default=0)
+    column = " " * (min(labels, 30) + 2)
+    for cell in cells:
+        lines.append("")
+        label = f"{cell['label']:<{len(column)}}"
+        if cell["role"] == "control" or cell["sweep"]:
+            first = cell["id"].partition("/")[0]
+            threads = _count(cell["threads"], "thread")
+            put(f"all as {first}; {threads}{_against(cell)}", label, column)
+            continue
+        put(_where(cell), label, column)
+        put(" ".join(cell["numactl"]) or "started without numactl", column)
+        put(_proof(cell), column)
+        for note in cell["notes"]:
+            put(note, column + "· ", column + "  ")
+    if plan["skipped"]:
+        lines += ["", "skipped:"]
+        reasons: Dict[str, List[str]] = {}
+        for skip in plan["skipped"]:
+            reasons.setdefault(skip["reason"], []).append(skip["cell"])
+        for reason, what in reasons.items():
+            put(f"{', '.join(what)}: {reason}", "– ", "  ")
+    return "\n".join(lines) + "\n"
+
+
+def summary(plan: Plan) -> str:
+    """Return the size of a plan in a line: cells by binding, blocks, trials, duration."""
+    kinds: Dict[str, int] = {}
+    for cell in plan["cells"]:
+        kind = "A/A control" if cell["role"] == "control" else cell["binding"]
+        kinds[kind] = kinds.get(kind, 0) + 1
+    listed = ", ".join(kind if n == 1 else f"{n} {kind}" for kind, n in kinds.items())
+    blocks = plan["request"]["blocks"]
+    cells = _count(len(plan["cells"]), "cell") + (f" ({listed})" if listed else "")
+    total = duration(plan["estimate"]["total_s"])
+    return (
+        f"{cells} × {_count(blocks, 'block')} = {_count(len(plan['order']), 'trial')}, "
+        f"about {total}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time for a reader: 45 s, 11 min, 1 h 20 min, 2 d 3 h."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    days, hours = divmod(round(whole / 3600), 24)
+    return f"{days} d" + (f" {hours} h" if hours else "")
+
+
+def size(number: int) -> str:
+    """Return a number of bytes for a reader, in binary units: 512 KiB, 1.2 GiB."""
+    value = float(number)
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if value >= 100 or unit == "bytes" else f"{value:.1f} {unit}"
+
+
+def _where(cell: Cell) -> str:
+    if cell["cpus"] is None:
+        cpus = f"any allowed CPU, {_count(cell['threads'], 'thread')}"
+    else:
+        number = "CPU" if cell["cpus"].isdecimal() else "CPUs"
+        nodes = cell["cpu_nodes"]
+        on = f" of node{'' if nodes.isdecimal() else 's'} {nodes}" if nodes else ""
+        cpus = f"{number} {cell['cpus']}{on}, {_count(cell['threads'], 'thread')}"
+    nodes = cell["memory"]["nodes"]
+    memory = {
+        "bind": f"only on node {nodes}",
+        "interleave": f"interleaved over nodes {nodes}",
+        "preferred": f"on node {nodes} while it has room",
+        "default": "by first touch",
+    }[cell["memory"]["policy"]]
+    distance = f" (distance {cell['distance']})" if cell["distance"] is not None else ""
+    rank = f", {' and '.join(cell['rank'])}" if cell["rank"] else ""
+    return f"{cpus}; memory {memory}{distance}{rank}{_against(cell)}"
+
+
+def _against(cell: Cell) -> str:
+    return f"; against {cell['baseline']}" if cell["baseline"] else ""
+
+
+def _proof(cell: Cell) -> str:
+    memory, cpus = cell["expects"]["memory"], cell["expects"]["cpus"]
+    if memory.get("rule") == "within":
+        pages = f"at least {100 * memory['at_least']:.0f} % of its pages on node {memory['nodes']}"
+    elif memory.get("rule") == "shares":
+        number = len(cpulist.parse(memory["nodes"]))
+        pages = f"{100 / number:.0f} ± {memory['within_points']} % of its pages on each node"
+    else:
+        pages = "where its pages are is recorded"
+    threads = "its threads stay on these CPUs"
+    if cpus["proof"] != "required":
+        threads = "where its threads run is recorded"
+    return f"proof: {pages}; {threads}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

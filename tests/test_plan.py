@@ -1,0 +1,383 @@
+"""Plans: the request is checked, the tool is chosen, the trials are in randomised blocks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from numalab.agent import cpulist, plan, tools
+from numalab.agent.errors import Fault
+
+GIB = 1 << 30
+
+
+class FakeDriver:
+    """A driver that sizes its array by the CPUs and refuses options that it does not know."""
+
+    def __init__(self, name, missing=None, need=GIB, shrink_to=None):
+        self.NAME, self.missing, self.need, self.shrink_to = name, missing, need, shrink_to
+        self.calls = []
+
+    def find(self, options):
+        if self.missing:
+            raise Fault(self.missing, f"install {self.NAME}")
+        return {"path": f"/usr/bin/{self.NAME}", "version": "5.10"}
+
+    def prepare(self, options, topology, cpus, memory_nodes):
+        self.calls.append((dict(options), cpus, memory_nodes))
+        for key in options:
+            if key not in ("threads", "array", "repeat"):
+                raise Fault(f"{self.NAME} has no option {key!r}")
+        ready = {"threads": len(cpulist.parse(cpus)), "array": self.need, **options}
+        notes = []
+        if self.shrink_to and memory_nodes == "1":
+            ready["array"] = self.shrink_to
+            notes.append("the STREAM rule (4×) was not met: node 1 holds too little")
+        return {"options": ready, "need_bytes": ready["array"], "notes": notes}
+
+    def timing(self, options):
+        return {"warmup_s": 1.0, "measure_s": 2.0, "setup_s": 0.5}
+
+
+@pytest.fixture
+def drivers(monkeypatch):
+    """A registry of fake drivers; a test changes what is in it."""
+    known = {
+        "stream": FakeDriver("stream", missing="stream is not on PATH"),
+        "probe": FakeDriver("probe"),
+    }
+
+    def driver(name):
+        if name not in known:
+            raise Fault(f"there is no tool {name!r}", f"known: {', '.join(known)}")
+        return known[name]
+
+    monkeypatch.setattr(tools, "driver", driver, raising=False)
+    return known
+
+
+def request(**changes):
+    return {
+        "schema": 1,
+        "experiment": "stream",
+        "question": "How much bandwidth is lost?",
+        "profile": "quick",
+        "host": "here",
+        "tool": {"name": "stream", "prefer": ["stream", "probe"], "options": {}},
+        "bindings": ["local", "remote", "interleave", "unbound"],
+        "baseline": "local",
+        "control": True,
+        "blocks": 6,
+        "seed": 7,
+        **changes,
+    }
+
+
+def by_id(made):
+    return {cell["id"]: cell for cell in made["cells"]}
+
+
+def test_a_plan_holds_all_that_a_run_needs(drivers):
+    made = plan.make(request(), topologies.topology(2))
+    assert made == json.loads(json.dumps(made))
+    assert made["schema"] == 1 and made["request"]["collectors"] is True
+    assert made["tool"] == {
+        "name": "probe", "path": "/usr/bin/probe", "version": "5.10",
+        "why": "stream is not on PATH",
+    }  # fmt: skip
+    assert list(by_id(made)) == [
+        "local:0", "local:0/control", "local:1", "remote:0-1", "remote:1-0",
+        "interleave:0", "interleave:1", "unbound",
+    ]  # fmt: skip
+    assert len(made["order"]) == 48 and made["warnings"] == []
+    assert made["estimate"] == {"warmup_s": 48, "measure_s": 96, "total_s": 48 * 4.5}
+    assert made["cells"][0]["options"] == {"threads": 4, "array": GIB}
+    assert plan.left_s(made) == 48 * 4.5
+    assert plan.left_s(made, done={1, 2}) == 46 * 4.5
+    assert [entry["trial"] for entry, _ in plan.trials(made)] == list(range(1, 49))
+    assert all(entry["cell"] == cell["id"] for entry, cell in plan.trials(made))
+
+
+def test_the_control_is_the_first_baseline_under_a_second_name(drivers):
+    found = by_id(plan.make(request(), topologies.topology(2)))
+    twin, first = found["local:0/control"], found["local:0"]
+    assert twin["role"] == "control" and twin["baseline"] == "local:0"
+    same = ("binding", "cpus", "memory", "numactl", "options", "expects", "threads")
+    assert all(twin[key] == first[key] for key in same)
+    assert "local:0/control" not in by_id(plan.make(request(control=False), topologies.topology(2)))
+
+
+def test_the_first_tool_that_is_there_is_taken(drivers):
+    drivers["stream"].missing = None
+    assert plan.make(request(), topologies.topology(1))["tool"]["why"] is None
+    drivers["stream"].missing = drivers["probe"].missing = "not there"
+    with pytest.raises(Fault, match="no tool can measure stream: not there; not there"):
+        plan.make(request(), topologies.topology(1))
+    with pytest.raises(Fault, match="there is no tool 'strem'"):
+        plan.make(request(tool={"name": "strem"}), topologies.topology(1))
+
+
+def test_unbound_runs_the_threads_of_its_baseline(drivers):
+    host = topologies.topology(2, cores=4, threads=2)
+    assert by_id(plan.make(request(), host))["unbound"]["threads"] == 8
+    for word, number in (("half", 4), ("cores", 4), ("all", 8), (3, 3)):
+        asked = request(tool={"name": "probe", "options": {"threads": word}})
+        found = by_id(plan.make(asked, host))
+        assert {cell["threads"] for cell in found.values()} == {number}
+    found = by_id(plan.make(request(baseline="unbound"), host))
+    assert found["unbound"]["threads"] == 16 and found["local:0"]["threads"] == 8
+    assert "threads is 8 here, 16 in unbound" in found["local:0"]["notes"]
+    assert any("compared as a whole" in note for note in found["local:0"]["notes"])
+
+
+def test_the_driver_is_asked_for_the_cells_own_cpus_and_memory(drivers):
+    plan.make(request(bindings=["local", "interleave", "cpus-only", "unbound"]),
+              topologies.topology(2))  # fmt: skip
+    seen = [(cpus, nodes) for _, cpus, nodes in drivers["probe"].calls]
+    assert seen == [
+        ("0-3", "0"), ("4-7", "1"), ("0-3", "0-1"), ("4-7", "0-1"), ("0-3", "0"), ("4-7", "1"),
+        ("0-7", "0-1"),
+    ]  # fmt: skip
+
+
+def test_what_a_node_cannot_hold_is_skipped_and_what_is_smaller_is_said(drivers):
+    host = topologies.topology(2)
+    host["nodes"][1].update(free_bytes=GIB // 4, page_cache_bytes=GIB // 4)
+    made = plan.make(request(), host)
+    reasons = {skip["cell"]: skip["reason"] for skip in made["skipped"]}
+    assert reasons["local:1"] == "it needs 1.0 GiB, but node 1 can hold 512 MiB at most"
+    assert set(reasons) == {"local:1", "remote:0-1"}
+    found = by_id(made)  # interleaving has just room for half of 1 GiB on each node
+    assert (
+        "needs 1.0 GiB, free is 512 MiB: page cache must make room first"
+        in (found["interleave:0"]["notes"])
+    )
+    assert found["remote:1-0"]["baseline"] is None
+    assert "compared with nothing: no baseline cell matches it" in found["remote:1-0"]["notes"]
+    drivers["probe"].shrink_to = GIB // 8
+    found = by_id(plan.make(request(), host))
+    assert found["remote:0-1"]["need_bytes"] == GIB // 8
+    assert found["remote:0-1"]["notes"] == [
+        "the STREAM rule (4×) was not met: node 1 holds too little",
+        f"array is {GIB // 8} here, {GIB} in local:0",
+    ]
+
+
+def test_the_first_baseline_that_can_be_measured_takes_its_place(drivers):
+    host = topologies.topology(2)
+    host["nodes"][0].update(free_bytes=0, page_cache_bytes=0)
+    found = by_id(plan.make(request(), host))
+    assert found["unbound"]["baseline"] == "local:1" and "local:1/control" in found
+
+
+def test_an_option_that_the_tool_does_not_know_is_a_fault(drivers):
+    with pytest.raises(Fault, match="probe has no option 'arrray'"):
+        plan.make(request(tool={"name": "probe", "options": {"arrray": 1}}), topologies.topology(2))
+
+
+def test_a_sweep_keeps_the_cpus_and_merges_what_is_the_same(drivers):
+    sweep = {"option": "threads", "values": [1, 2, "half", "all", 64], "bindings": ["local"]}
+    made = plan.make(request(sweep=sweep), topologies.topology(2))
+    found = by_id(made)
+    copies = {name: cell for name, cell in found.items() if cell["sweep"]}
+    assert list(copies) == [f"local:{n}/threads={v}" for n in (0, 1) for v in (1, 2)]
+    for name, cell in copies.items():
+        base = found[name.partition("/")[0]]
+        same = ("cpus", "cpu_order", "memory", "numactl", "expects")
+        assert all(cell[key] == base[key] for key in same)
+        assert cell["threads"] == cell["options"]["threads"] == cell["sweep"]["value"]
+        assert cell["role"] == "baseline" and cell["baseline"] is None
+    assert {s["cell"] for s in made["skipped"]} == {"local:0/threads=64", "local:1/threads=64"}
+    found = by_id(plan.make(request(sweep=sweep), topologies.topology(1, cores=2)))
+    assert [name for name in found if "threads=" in name] == ["local:0/threads=1"]
+
+
+def test_swept_cells_are_compared_at_the_same_value(drivers):
+    sweep = {
+        "option": "threads",
+        "values": [1, "all"],
+        "bindings": ["remote", "unbound", "local"],
+    }
+    found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
+    assert found["remote:0-1/threads=1"]["baseline"] == "local:0/threads=1"
+    assert found["unbound/threads=1"]["baseline"] == "local:0/threads=1"
+    assert found["remote:0-1"]["baseline"] == "local:0"
+    sweep["bindings"] = ["remote"]
+    found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
+    assert found["remote:0-1/threads=1"]["baseline"] is None
+    sweep.update(option="repeat", values=[5, 9])
+    found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
+    assert found["remote:0-1/repeat=9"]["options"]["repeat"] == 9
+
+
+def test_without_numactl_only_what_needs_none_is_left(drivers):
+    made = plan.make(request(), topologies.topology(2), {"numactl": None})
+    assert list(by_id(made)) == ["unbound"]
+    assert "numactl is not installed" in made["skipped"][0]["reason"]
+    assert "no A/A control: no baseline cell exists on this host" in made["warnings"]
+    made = plan.make(request(), topologies.topology(2), {"numactl": "/usr/bin/numactl"})
+    assert len(made["cells"]) == 8
+
+
+def test_warnings_say_what_this_plan_cannot_decide(drivers):
+    asked = request(blocks=2, changes={"kernel.numa_balancing": "0"})
+    warnings = plan.make(asked, topologies.topology(1))["warnings"]
+    assert len(warnings) == 3
+    assert warnings[0].startswith("2 blocks can decide nothing, 6 are the fewest")
+    assert warnings[1].startswith("this host has one NUMA node")
+    assert "--allow-host-changes: kernel.numa_balancing = 0" in warnings[2]
+    made = plan.make(request(bindings=["remote"]), topologies.topology(1))
+    assert made["order"] == [] and made["cells"] == []
+    assert any("nothing will be measured" in warning for warning in made["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blokcs": 6}, "unknown key 'blokcs'. did you mean blocks"),
+        ({"schema": 2}, "schema 2, this agent knows 1"),
+        ({"blocks": 0}, "blocks is 0"),
+        ({"blocks": "6"}, "blocks is '6', but must be a number"),
+        ({"blocks": True}, "blocks is True, but must be a number"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"bindings": []}, "names no bindings"),
+        ({"bindings": "local"}, "bindings is 'local', but must be a list"),
+        ({"bindings": ["loacl"]}, "did you mean local"),
+        ({"baseline": "cores"}, "the baseline cores is not among the bindings"),
+        ({"baseline": "lokal"}, "did you mean local"),
+        ({"tool": {"prefer": ["probe"]}}, "tool lacks the key 'name'"),
+        ({"tool": {"name": "probe", "prefer": [1]}}, "is not a list of names"),
+        ({"tool": "probe"}, "tool is 'probe', but must be a mapping"),
+        ({"collectors": {"interval_s": 0}}, "interval_s is 0"),
+        ({"collectors": {"pref": True}}, "did you mean perf"),
+        ({"changes": {"vm.swappiness": 0}}, "is not a text"),
+        ({"time_limit_s": -1}, "time_limit_s is -1"),
+        ({"sweep": {"option": "threads", "values": [1]}}, "sweep lacks the key 'bindings'"),
+        (
+            {"sweep": {"option": "threads", "values": [[]], "bindings": ["local"]}},
+            "[] is not a value",
+        ),
+        (
+            {"sweep": {"option": "threads", "values": [1], "bindings": ["cpus-only"]}},
+            "cpus-only is not among the bindings",
+        ),
+        (
+            {"sweep": {"option": "threads", "values": ["hlaf"], "bindings": ["local"]}},
+            "did you mean half",
+        ),
+        ({"sweep": [7]}, "sweep is 7, not a mapping"),
+        ({"sweep": 7}, "sweep is 7, but must be a mapping or a list or nothing"),
+    ],
+)
+def test_a_wrong_request_is_refused(drivers, change, message):
+    with pytest.raises(Fault) as error:
+        plan.make(request(**change), topologies.topology(2))
+    assert message in str(error.value)
+    with pytest.raises(Fault, match="the request is None"):
+        plan.make(None, topologies.topology(2))
+    with pytest.raises(Fault, match="lacks the key 'seed'"):
+        plan.make({k: v for k, v in request().items() if k != "seed"}, topologies.topology(2))
+
+
+def test_the_order_of_a_seed_stays_as_it_is():
+    """Frozen: another order for the same seed would break resuming a run of an older version."""
+    cells = [{"id": name, "binding": name[0]} for name in ("a1", "a2", "b1", "c1")]
+    order = [entry["cell"] for entry in plan.trial_order(cells, 3, seed=20261121)]
+    assert " ".join(order) == "a2 b1 c1 a1 c1 a1 a2 b1 c1 a2 a1 b1"
+
+
+def test_every_first_place_of_a_block_is_as_likely():
+    cells = [{"id": name, "binding": name} for name in "abcd"]
+    order = plan.trial_order(cells, 4000, seed=1)
+    firsts = Counter(entry["cell"] for entry in order if entry["position"] == 1)
+    seconds = Counter(entry["cell"] for entry in order if entry["position"] == 2)
+    assert all(880 < n < 1120 for n in [*firsts.values(), *seconds.values()])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9), st.integers(1, 9), st.integers(0))
+def test_every_block_is_a_permutation_and_a_seed_gives_one_order(names, blocks, seed):
+    cells = [{"id": f"{name}{i}", "binding": name} for i, name in enumerate(names)]
+    order = plan.trial_order(cells, blocks, seed)
+    assert order == plan.trial_order(cells, blocks, seed)
+    assert [entry["trial"] for entry in order] == list(range(1, blocks * len(cells) + 1))
+    binding = {cell["id"]: cell["binding"] for cell in cells}
+    for block in range(blocks):
+        row = order[block * len(cells) : (block + 1) * len(cells)]
+        assert {entry["block"] for entry in row} == {block + 1}
+        assert [entry["position"] for entry in row] == list(range(1, len(cells) + 1))
+        assert sorted(entry["cell"] for entry in row) == sorted(binding)
+        if block:
+            before, after = order[block * len(cells) - 1]["cell"], row[0]["cell"]
+            assert len(cells) == 1 or before != after
+            assert len(set(names)) == 1 or binding[before] != binding[after]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    topologies.hosts(),
+    st.lists(
+        st.sampled_from(
+            ["unbound", "local", "remote", "interleave", "preferred", "cpus-only",
+             "one-thread-per-core", "smt-siblings", "remote:nearest", "cores:node-spread"]
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from([None, "local", "unbound", "cpus-only"]),
+    st.sampled_from([None, [1, 2, "half", "all"]]),
+)  # fmt: skip
+def test_a_comparison_changes_one_thing_or_says_that_it_does_not(host, asked, baseline, values):
+    sweep = values and {"option": "threads", "values": values, "bindings": asked[:2]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tools, "driver", FakeDriver, raising=False)
+        made = plan.make(request(bindings=asked, baseline=baseline, sweep=sweep), host)
+    found = by_id(made)
+    assert len(found) == len(made["cells"])
+    assert len(made["order"]) == 6 * len(found)
+    for cell in found.values():
+        base = found.get(cell["baseline"])
+        assert (base is None) == (cell["baseline"] is None)
+        if base is None:
+            continue
+        assert base["role"] == "baseline"
+        both = cell["cpus"] != base["cpus"] and cell["memory"] != base["memory"]
+        assert both == any(note.startswith("compared as a whole") for note in cell["notes"])
+        if cell["role"] != "control" and not both:
+            assert (cell["cpus"], cell["memory"]) != (base["cpus"], base["memory"])
+    assert all(skip["reason"] for skip in made["skipped"])
+    for line in plan.text(made, 90).splitlines():
+        assert len(line) <= 90 or len(line.split()) <= 2 or "," in line
+
+
+def test_the_printed_plan_shows_every_cell_and_every_skip(drivers):
+    host = topologies.topology(3, cores=4, threads=2)
+    host["nodes"][2].update(memory_bytes=0)
+    made = plan.make(request(blocks=5), host)
+    shown = plan.text(made, 100)
+    for cell in made["cells"]:
+        assert cell["label"] in shown
+        assert " ".join(cell["numactl"]) in shown
+    assert "all as local:0; 8 threads; against local:0" in shown
+    flat = " ".join(shown.split())
+    assert "tool: probe 5.10 (/usr/bin/probe), because stream is not on PATH" in flat
+    assert "at least 98 % of its pages on node 1; its threads stay on these CPUs" in flat
+    assert "50 ± 5 % of its pages on each node" in flat
+    assert "– local:2: node 2 has no memory" in shown
+    assert "⚠ 5 blocks can decide nothing" in shown
+    assert "10 cells (2 local, A/A control, 4 remote, 2 interleave, unbound) × 5 blocks" in flat
+    assert "= 50 trials, about 4 min; seed 7" in flat
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (45.4, "45 s"), (99.4, "99 s"), (99.6, "2 min"), (660, "11 min"),
+     (4800, "80 min"), (7260, "2 h 1 min"), (7200, "2 h"), (200000, "2 d 8 h")],
+)  # fmt: skip
+def test_durations_are_in_human_units(seconds, shown):
+    assert plan.duration(seconds) == shown
