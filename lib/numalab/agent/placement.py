@@ -29,20 +29,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from . import cpulist
 from .errors import Fault
+from .tools import numa_maps
 
 MIB = 1 << 20
 
-# Path prefixes (after the kernel's escaping of blanks) of mappings that have file= and yet are
-# memory of the workload: mm/shmem.c and ipc/shm.c name them, POSIX shared memory is in /dev/shm.
+# Path prefixes of mappings that have file= and yet are memory of the workload: mm/shmem.c and
+# ipc/shm.c name them, POSIX shared memory is in /dev/shm.
 _SHARED_MEMORY = ("/SYSV", "/memfd:", "/dev/zero", "/anon_hugepage", "/dev/shm/")
-
-_LINE = re.compile(
-    r"^[0-9a-f]+ (?P<policy>.+?)(?: file=(?P<file>\S+)| heap| stack)?(?P<huge> huge)?"
-    r"(?P<counts>(?: [a-zA-Z_]+\d*=\d+)*)$"
-)
-_NODE = re.compile(r" N(\d+)=(\d+)")
-_ANON = re.compile(r" anon=(\d+)")
-_PAGE_SIZE = re.compile(r" kernelpagesize_kB=(\d+)")
 
 
 class _Unprovable(Exception):
@@ -134,51 +127,49 @@ def workload_mappings(text: str) -> Tuple[List[_Mapping], int]:
     Only lines that name a node are looked at, since the others hold no page. Raises Fault for a
     line with pages that does not read as numa_maps.
     """
+    with_pages = "\n".join(line for line in text.splitlines() if " N" in line)
     mappings: List[_Mapping] = []
     mixed = 0
-    for line in text.splitlines():
-        if " N" not in line:
+    records = numa_maps.parse(with_pages) if with_pages else []
+    nodes: Dict[str, Dict[int, int]] = {}
+    for record in records:
+        if record["kind"] == "node_pages":
+            nodes.setdefault(record["address"], {})[record["node"]] = record["pages"]
+    for record in records:
+        pages = nodes.get(record["address"])
+        if record["kind"] != "mapping" or not pages:
             continue
-        match = _LINE.match(line)
-        if match is None:
-            raise Fault(f"cannot read this line of numa_maps: {line[:120]!r}")
-        counts = match["counts"]
-        pages = {int(node): int(number) for node, number in _NODE.findall(counts)}
-        if not pages:
-            continue
-        size = _page_bytes(counts, bool(match["huge"]), line)
-        file = match["file"] or ""
-        ours = not file or bool(match["huge"]) or file.startswith(_SHARED_MEMORY)
+        size = record["page_bytes"]
+        if size is None and record["huge"]:  # before Linux 3.14: any number would be a guess
+            raise Fault(
+                f"numa_maps does not say how large the huge pages at {record['address']} are"
+            )
+        size = size or os.sysconf("SC_PAGE_SIZE")
+        file = record["file"] or ""
+        ours = not file or record["huge"] or file.startswith(_SHARED_MEMORY)
         if not ours:
-            anonymous = _ANON.search(counts)
-            written = int(anonymous[1]) if anonymous else 0
-            total = sum(pages.values())
+            written = record["anon"] or 0
             if len(pages) == 1:
                 pages = {node: min(written, number) for node, number in pages.items()}
-            elif written != total:
+            elif written != record["pages"]:
                 mixed += written * size
                 continue
             if not written:
                 continue
-        shared = file if ours else ""
         mappings.append(
             _Mapping(
-                line.partition(" ")[0],
-                match["policy"],
-                shared,
+                record["address"],
+                _policy(record),
+                file if ours else "",
                 {node: number * size for node, number in pages.items()},
             )
         )
     return mappings, mixed
 
 
-def _page_bytes(counts: str, huge: bool, line: str) -> int:
-    match = _PAGE_SIZE.search(counts)
-    if match:
-        return int(match[1]) * 1024
-    if huge:  # kernels before 3.14 do not print the size: any number would be a guess
-        raise Fault(f"numa_maps does not say how large a huge page is: {line[:120]!r}")
-    return os.sysconf("SC_PAGE_SIZE")
+def _policy(mapping: Dict[str, Any]) -> str:
+    flags, nodes = mapping["policy_flags"], mapping["policy_nodes"]
+    return mapping["policy"] + (f"={flags}" if flags else "") + (f":{nodes}" if nodes else "")
 
 
 def prove(

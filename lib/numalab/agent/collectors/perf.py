@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import functools
 import importlib.resources
-import json
 import operator
 import os
 import re
@@ -26,7 +25,8 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import placement
-from ..errors import Fault
+from ..errors import Fault, ParseError
+from ..tools import perf_stat
 from . import Unavailable, read, row
 
 SOURCE = "perf"
@@ -143,7 +143,7 @@ def availability(perf: str, events: Tuple[str, ...]) -> Availability:
         chosen = None
         for style in ("json", "csv"):
             output = _try_out(perf, style, ["task-clock"])
-            if any(entry["event"] == "task-clock" for entry in counts(output, style)):
+            if any(entry["event"] == "task-clock" for entry in counts(output)):
                 chosen = style
                 break
         if chosen is None:
@@ -163,7 +163,7 @@ def availability(perf: str, events: Tuple[str, ...]) -> Availability:
 
 def _reasons(perf: str, style: str, events: Sequence[str]) -> Dict[str, Optional[str]]:
     output = _try_out(perf, style, events)
-    return {entry["event"]: entry["reason"] for entry in counts(output, style)}
+    return {entry["event"]: entry["reason"] for entry in counts(output)}
 
 
 def _try_out(perf: str, style: str, events: Sequence[str]) -> str:
@@ -231,66 +231,41 @@ def _why(output: str) -> str:
 
 
 _WORDS = {
-    "<not supported>": "not supported by this processor or virtual machine",
-    "<not counted>": "not counted: the event never ran on a counter",
+    "not supported": "not supported by this processor or virtual machine",
+    "not counted": "not counted: the event never ran on a counter",
 }
 
 
-def counts(text: str, style: str) -> List[Dict[str, Any]]:
-    """Return what ``perf stat`` printed: event, value, reason, running_percent, user_only.
+def counts(text: str) -> List[Dict[str, Any]]:
+    """Return the events that ``perf stat`` printed: event, value, reason, running_percent,
+    user_only.
 
-    Lines that are not counts (headers, warnings) are passed over; the raw text is kept beside.
+    What else stands between them (warnings, headers) is passed over; the raw text is kept.
     """
     found = []
     for line in text.splitlines():
-        if style == "json":
-            fields = _json_fields(line)
-        else:
-            fields = _csv_fields(line)
-        if fields is None:
+        if not line.startswith(("{", "<")) and not line[:1].isdigit():
             continue
-        value, event, running = fields
-        name, colon, modifier = event.rpartition(":")
-        user_only = bool(colon) and modifier in ("u", "uH")
-        reason = _WORDS.get(value)
-        number = None
-        if reason is None:
-            try:
-                number = float(value)
-            except ValueError:
-                reason = f"perf printed {value!r} in place of a number"
-        found.append(
-            {
-                "event": name if user_only else event,
-                "value": number,
-                "reason": reason,
-                "running_percent": running if number is not None else None,
-                "user_only": user_only,
-            }
-        )
+        try:
+            records = perf_stat.parse(line)
+        except ParseError:
+            continue
+        for record in records:
+            if record["kind"] != "event":
+                continue
+            name, colon, modifier = record["event"].rpartition(":")
+            user_only = bool(colon) and modifier in ("u", "uH")
+            value = record["value"]
+            found.append(
+                {
+                    "event": name if user_only else record["event"],
+                    "value": value,
+                    "reason": _WORDS[record["reason"]] if value is None else None,
+                    "running_percent": None if value is None else record.get("running_percent"),
+                    "user_only": user_only,
+                }
+            )
     return found
-
-
-def _json_fields(line: str) -> Optional[Tuple[str, str, Optional[float]]]:
-    if not line.startswith("{"):
-        return None
-    try:
-        record = json.loads(line)
-        event, value = record["event"], str(record["counter-value"])
-        running = record.get("pcnt-running")
-        return value, str(event), None if running is None else float(running)
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _csv_fields(line: str) -> Optional[Tuple[str, str, Optional[float]]]:
-    fields = line.split(_SEPARATOR)
-    if len(fields) < 5 or not re.fullmatch(r"[\d.]+|<not (supported|counted)>", fields[0]):
-        return None
-    try:
-        return fields[0], fields[2], float(fields[4])
-    except ValueError:
-        return None
 
 
 class Counting:
@@ -373,7 +348,7 @@ class Counting:
             raw = _text(self._output)
         if late:
             raise Unavailable(f"perf did not end within {END_LIMIT_S:.0f} s of being told to")
-        found = {entry["event"]: entry for entry in counts(raw, self._tried.format)}
+        found = {entry["event"]: entry for entry in counts(raw)}
         if not found:
             raise Unavailable(_why(raw))
         events = []

@@ -1,0 +1,413 @@
+"""The placement proof: what counts as the workload's memory, what is judged, what is not proven."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numalab.agent import placement
+from numalab.agent.errors import Fault
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TWO_NODES = {"nodes": [{"node": 0, "memory_bytes": 1 << 30}, {"node": 1, "memory_bytes": 1 << 30}]}
+ONE_NODE = {"nodes": [{"node": 0, "memory_bytes": 1 << 30}]}
+ANYWHERE = {"proof": "outcome"}
+
+
+def within(nodes, at_least=0.98):
+    return {"proof": "required", "rule": "within", "nodes": nodes, "at_least": at_least}
+
+
+def spread(nodes, points=5):
+    return {"proof": "required", "rule": "shares", "nodes": nodes, "within_points": points}
+
+
+def cell(memory=ANYWHERE, cpus=None):
+    wanted = {"proof": "required", "cpus": cpus} if cpus else ANYWHERE
+    return {"expects": {"memory": memory, "cpus": wanted}}
+
+
+class Host:
+    """A made-up /proc."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def process(self, pid, maps="", *, parent=1, session=None, name="work load) x", threads=None):
+        """Add a process; ``threads`` are (allowed list, CPU seen on) pairs."""
+        folder = self.root / str(pid)
+        folder.mkdir()
+        if maps is not None:
+            (folder / "numa_maps").write_text(maps)
+        (folder / "stat").write_text(self._stat(pid, name, parent, session or pid, 0))
+        for number, (allowed, seen) in enumerate(threads or [("0-3", 0)]):
+            task = folder / "task" / str(pid + number)
+            task.mkdir(parents=True)
+            (task / "stat").write_text(self._stat(pid + number, name, parent, pid, seen))
+            (task / "status").write_text(f"Name:\tx\nCpus_allowed_list:\t{allowed}\nMems:\t1\n")
+
+    @staticmethod
+    def _stat(pid, name, parent, session, last_cpu):
+        fields = ["S", parent, pid, session, *[0] * 15, 4711, *[0] * 16, last_cpu, *[0] * 13]
+        return f"{pid} ({name}) " + " ".join(map(str, fields)) + "\n"
+
+    def prove(self, pid, wanted, **more):
+        return placement.prove(pid, wanted, TWO_NODES, proc=str(self.root), **more)
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+def anon(node_pages, size_kb=4, start="7f0000000000", extra=""):
+    total = sum(node_pages.values())
+    nodes = " ".join(f"N{node}={pages}" for node, pages in node_pages.items())
+    return (
+        f"{start} bind:0{extra} anon={total} dirty={total} active=0 {nodes} "
+        f"kernelpagesize_kB={size_kb}\n"
+    )
+
+
+FILE = (
+    "7e0000000000 default file=/usr/lib/libc.so.6 mapped=500 mapmax=9 N1=500 kernelpagesize_kB=4\n"
+)
+
+
+def test_membind_that_held_is_verified(host):
+    host.process(10, anon({0: 990, 1: 10}))
+    proof = host.prove(10, cell(within("0"), "0-3"))
+    assert proof["ok"] is True and proof["reason"] is None
+    assert proof["memory"]["pages_bytes"] == {"0": 990 * 4096, "1": 10 * 4096}
+    assert proof["memory"]["shares"] == {"0": 0.99, "1": 0.01}
+    assert proof["memory"]["anonymous_bytes"] == 1000 * 4096
+    assert proof["memory"]["source"] == "numa_maps"
+    assert placement.grade([proof, proof], cell(), TWO_NODES) == ("verified", None)
+
+
+def test_membind_that_did_not_hold_is_an_error_that_says_where_the_pages_are(host):
+    host.process(10, anon({0: 880, 1: 120}))
+    proof = host.prove(10, cell(within("0")))
+    assert proof["ok"] is False
+    assert proof["reason"] == "12 % of 4 MiB on node 1, not 0"
+    assert placement.grade([proof], cell(), TWO_NODES) == ("error", proof["reason"])
+
+
+def test_the_tolerance_is_the_cells_own(host):
+    host.process(10, anon({0: 880, 1: 120}))
+    assert host.prove(10, cell(within("0", at_least=0.88)))["ok"] is True
+    assert host.prove(10, cell(within("0", at_least=0.881)))["ok"] is False
+    assert host.prove(10, cell(within("0-1")))["ok"] is True
+
+
+@pytest.mark.parametrize(
+    "pages, ok", [((50_000, 50_000), True), ((54_000, 46_000), True), ((57_000, 43_000), False)]
+)
+def test_interleave_holds_within_its_points(host, pages, ok):
+    host.process(10, anon(dict(enumerate(pages))))
+    assert host.prove(10, cell(spread("0-1")))["ok"] is ok
+
+
+def test_interleave_counts_pages_outside_and_nodes_without_any(host):
+    host.process(10, anon({0: 50_000, 1: 50_000, 2: 20_000}))
+    assert host.prove(10, cell(spread("0-1")))["ok"] is False
+    host.process(20, anon({0: 50_000}))
+    proof = host.prove(20, cell(spread("0-1")))
+    assert proof["ok"] is False and "on node 0, not 50 %" in proof["reason"]
+
+
+def test_few_pages_need_not_be_spread_evenly_but_must_be_spread(host):
+    host.process(10, anon({0: 40, 1: 24}))
+    host.process(20, anon({0: 64}))
+    assert host.prove(10, cell(spread("0-1")))["ok"] is True
+    assert host.prove(20, cell(spread("0-1")))["ok"] is False
+
+
+def test_huge_pages_weigh_what_they_hold(host):
+    maps = anon({0: 10}) + anon({1: 10}, size_kb=2048, start="7f1000000000", extra=" huge")
+    host.process(10, maps)
+    proof = host.prove(10, cell(within("1")))
+    assert proof["memory"]["pages_bytes"] == {"0": 10 * 4096, "1": 10 * 2 << 20}
+    assert proof["ok"] is True
+
+
+def test_transparent_huge_pages_come_as_base_pages():
+    mappings, _ = placement.workload_mappings(anon({0: 512}))
+    assert mappings[0].bytes_by_node == {0: 2 << 20}
+
+
+def test_pages_of_files_do_not_count_but_written_copies_do(host):
+    written = "7e1000000000 default file=/bin/x anon=3 dirty=3 mapped=5 N0=5 kernelpagesize_kB=4\n"
+    all_written = "7e2000000000 default file=/bin/x anon=4 dirty=4 N0=1 N1=3 kernelpagesize_kB=4\n"
+    mixed = (
+        "7e3000000000 default file=/bin/x anon=2 dirty=2 mapped=6 N0=3 N1=3 kernelpagesize_kB=4\n"
+    )
+    host.process(10, FILE + written + all_written + mixed)
+    memory = host.prove(10, cell())["memory"]
+    assert memory["pages_bytes"] == {"0": 4 * 4096, "1": 3 * 4096}
+    assert memory["mixed_bytes"] == 2 * 4096
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/SYSV00000000\\040(deleted)",
+        "/memfd:x\\040y\\040(deleted)",
+        "/dev/zero\\040(deleted)",
+        "/dev/shm/PostgreSQL.123",
+        "/dev/hugepages/pool huge",
+    ],
+)
+def test_shared_memory_is_workload_memory(name):
+    line = f"7f0000000000 default file={name} dirty=8 active=0 N1=8 kernelpagesize_kB=4\n"
+    mappings, mixed = placement.workload_mappings(line)
+    assert [mapping.bytes_by_node for mapping in mappings] == [{1: 8 * 4096}] and mixed == 0
+
+
+def test_a_shared_segment_counts_once_in_a_tree_and_private_memory_in_each(host):
+    segment = "7f5000000000 default file=/SYSV00000000\\040(deleted) dirty={0} N1={0} "
+    segment += "kernelpagesize_kB=4\n"
+    host.process(10, anon({0: 5}) + segment.format(100))
+    host.process(11, anon({0: 7}) + segment.format(60), parent=10)
+    memory = host.prove(10, cell())["memory"]
+    assert memory["pages_bytes"] == {"0": 12 * 4096, "1": 100 * 4096}
+    assert memory["processes"] == 2
+
+
+def test_the_tree_has_descendants_and_those_that_left_for_init(host):
+    host.process(10, anon({0: 100}))
+    host.process(11, anon({1: 50}), parent=10, session=11)
+    host.process(12, anon({1: 50}), parent=11, session=11)
+    host.process(13, anon({1: 100}), parent=1, session=10)  # a daemon of the same session
+    host.process(99, anon({1: 9999}))
+    assert placement.tree(10, placement.processes(str(host.root))) == [10, 11, 12, 13]
+    proof = host.prove(10, cell(within("0")))
+    assert proof["ok"] is False and proof["memory"]["shares"] == {"0": 0.333333, "1": 0.666667}
+
+
+def test_a_child_that_vanishes_is_passed_over_and_the_root_is_not(host, monkeypatch):
+    host.process(10, anon({0: 100}))
+    host.process(11, anon({1: 50}), parent=10)
+    read = placement._read
+
+    def vanishing(gone):
+        def reading(path):
+            if path.endswith(f"/{gone}/numa_maps"):
+                shutil.rmtree(host.root / str(gone))
+            return read(path)
+
+        return reading
+
+    monkeypatch.setattr(placement, "_read", vanishing(11))
+    proof = host.prove(10, cell(within("0")))
+    assert proof["ok"] is True and proof["memory"]["processes"] == 1
+    monkeypatch.setattr(placement, "_read", vanishing(10))
+    proof = host.prove(10, cell(within("0")))
+    assert proof["ok"] is None and proof["absent"] is True
+    assert proof["reason"] == "process 10 has ended"
+
+
+def test_what_cannot_be_read_is_unproven(host, monkeypatch):
+    host.process(10, maps=None)
+    proof = host.prove(10, cell(within("0")))
+    assert proof["ok"] is None and "CONFIG_NUMA" in proof["reason"]
+    assert placement.grade([proof], cell(), TWO_NODES)[0] == "unverified"
+
+    def refused(path):
+        if path.endswith("numa_maps"):
+            raise PermissionError(13, "Permission denied", path)
+        return read(path)
+
+    read = placement._read
+    monkeypatch.setattr(placement, "_read", refused)
+    proof = host.prove(10, cell(within("0")))
+    assert proof["ok"] is None and "no permission" in proof["reason"]
+    assert placement.grade([proof], cell(), ONE_NODE)[0] == "unverified"
+
+
+def test_a_line_that_is_not_numa_maps_is_unproven(host):
+    host.process(10, anon({0: 5}) + "7f00 default gibberish N0=5\n")
+    proof = host.prove(10, cell(within("0")))
+    assert proof["ok"] is None and "gibberish" in proof["reason"]
+    with pytest.raises(Fault, match="how large the huge pages"):
+        placement.workload_mappings("7f00 default huge dirty=5 N0=5\n")
+
+
+def test_no_page_at_all_proves_nothing(host):
+    host.process(10, FILE)
+    proof = host.prove(10, cell(within("1")))
+    assert proof["ok"] is None and "no anonymous page" in proof["reason"]
+
+
+def test_numactl_before_its_exec_is_not_the_workload(host):
+    host.process(10, anon({1: 100}), name="numactl")
+    early = host.prove(10, cell(within("0")))
+    assert early["ok"] is None and early["absent"] is True
+
+
+def test_cpus_must_be_within_the_required_set(host):
+    host.process(10, anon({0: 5}), threads=[("0-1", 0), ("1", 1)])
+    proof = host.prove(10, cell(cpus="0-1"))
+    assert proof["ok"] is True
+    assert proof["cpus"] == {
+        "ok": True, "reason": None, "threads": 2, "allowed": "0-1", "seen": "0-1", "outside": "",
+    }  # fmt: skip
+    host.process(20, anon({0: 5}), threads=[("0-1", 0), ("0-3", 1)])
+    proof = host.prove(20, cell(cpus="0-1"))
+    assert proof["reason"] == "threads may run on CPU 2-3, not only on 0-1"
+    host.process(30, anon({0: 5}), threads=[("0-1", 0), ("0-1", 7)])
+    proof = host.prove(30, cell(cpus="0-1"))
+    assert proof["ok"] is False and proof["cpus"]["outside"] == "7"
+
+
+def test_outcomes_are_recorded_and_never_wrong(host):
+    host.process(10, anon({0: 1, 1: 99}), threads=[("0-63", 40)])
+    proof = host.prove(10, cell())
+    assert proof["ok"] is True
+    assert proof["memory"]["shares"]["1"] == 0.99 and proof["cpus"]["seen"] == "40"
+
+
+def test_a_tools_own_report_of_its_buffers_goes_before_numa_maps(host):
+    host.process(10, anon({0: 1000}))
+    proof = host.prove(10, cell(within("1")), buffers={"1": 1 << 30})
+    assert proof["ok"] is True and proof["memory"]["source"] == "move_pages"
+    proof = host.prove(10, cell(within("1")), buffers={"0": 1 << 30, "1": 1 << 30})
+    assert proof["ok"] is False and proof["reason"] == "50 % of 2048 MiB on node 0, not 1"
+    assert host.prove(10, cell(within("1")), buffers={})["ok"] is None
+    assert host.prove(10, cell(within("1")), buffers={"1": 9, "-2": 5})["ok"] is None
+
+
+def test_no_memory_proof_asked_for_leaves_the_cpus(host):
+    host.process(10, maps=None)
+    assert host.prove(10, cell({"proof": "none"}, "0-3"))["ok"] is True
+    assert host.prove(10, cell({"proof": "none"}, "0-2"))["ok"] is False
+
+
+def test_grades():
+    good = {"ok": True, "reason": None, "absent": False}
+    bad = {"ok": False, "reason": "12 % on node 3, not 7", "absent": False}
+    unmade = {"ok": None, "reason": "no permission", "absent": False}
+    late = {"ok": None, "reason": "process 5 has ended", "absent": True}
+    assert placement.grade([good, bad], cell(), TWO_NODES) == ("error", bad["reason"])
+    assert placement.grade([good, unmade], cell(), TWO_NODES)[0] == "unverified"
+    assert placement.grade([good, late], cell(), TWO_NODES) == ("verified", None)
+    assert placement.grade([late, late], cell(), TWO_NODES)[0] == "unverified"
+    assert placement.grade([], cell(), TWO_NODES)[0] == "unverified"
+    assert placement.grade([good], cell(), ONE_NODE) == ("verified", "verified: one visible node")
+    assert placement.grade([bad], cell(), ONE_NODE)[0] == "error"
+
+
+def test_metric_rows_hold_shares_or_the_reason(host):
+    host.process(10, anon({0: 750, 1: 250}))
+    rows = placement.metrics(host.prove(10, cell()))
+    shares = {r["point"]: r["value"] for r in rows if r["metric"] == "memory_share"}
+    assert shares == {"node 0": 0.75, "node 1": 0.25}
+    host.process(20, maps=None)
+    (row,) = placement.metrics(host.prove(20, cell()))
+    assert row["value"] is None and "CONFIG_NUMA" in row["reason"]
+
+
+LINES = st.tuples(st.integers(0, 40), st.integers(1, 1 << 20), st.sampled_from([4, 64, 2048]))
+
+
+@given(st.lists(LINES, min_size=1, max_size=20))
+def test_every_anonymous_page_is_counted_once(lines):
+    text = "".join(
+        anon({node: pages}, kb, start=f"7f{number:010x}")
+        for number, (node, pages, kb) in enumerate(lines)
+    )
+    mappings, mixed = placement.workload_mappings(FILE + text)
+    assert mixed == 0
+    for node in {node for node, _, _ in lines}:
+        counted = sum(mapping.bytes_by_node.get(node, 0) for mapping in mappings)
+        assert counted == sum(pages * kb * 1024 for n, pages, kb in lines if n == node)
+
+
+@given(st.text(alphabet="0123456789abcdef N=:anon default bind\n\\huge", max_size=300))
+def test_any_text_gives_mappings_or_a_fault(text):
+    try:
+        mappings, mixed = placement.workload_mappings(text)
+    except Fault:
+        return
+    assert mixed >= 0 and all(sum(m.bytes_by_node.values()) >= 0 for m in mappings)
+
+
+def test_real_texts_are_read_whole(corpus):
+    for name in ("numa_maps_full.txt", "numa_maps_weighted_interleave.txt"):
+        text = (corpus / "proc_sys" / name).read_text()
+        mappings, _ = placement.workload_mappings(text)
+        lines = [line for line in text.splitlines() if " N" in line and "file=" not in line]
+        assert len([m for m in mappings if not m.shared]) >= len(lines) > 0
+
+
+@pytest.mark.parametrize(
+    "name, node_mib",
+    [
+        ("interleave-thp", {0: 100, 1: 100}),
+        ("hugetlb-bind-1", {1: 64}),
+        ("sysv-bind-1", {1: 200}),
+        ("memfd-interleave", {0: 100, 1: 100}),
+        ("fork-bind-0", {0: 200}),
+        ("file-bind-1-not-counted", {1: 0}),
+    ],
+)
+def test_texts_of_a_two_node_machine_agree_with_what_numastat_said_there(name, node_mib):
+    """Taken in a 2-node guest beside ``numastat -p`` of the same processes (fork: the parent)."""
+    text = (Path(__file__).parent / "fixtures" / "numa_maps" / f"{name}.txt").read_text()
+    mappings, _ = placement.workload_mappings(text)
+    found = {}
+    for mapping in mappings:
+        for node, size in mapping.bytes_by_node.items():
+            found[node] = found.get(node, 0) + size / (1 << 20)
+    assert {n: v for n, v in found.items() if v > 0.3} == pytest.approx(
+        {n: v for n, v in node_mib.items() if v > 0.3}, abs=0.3
+    )
+
+
+class TestRealProcess:
+    """A process of our own that holds 64 MiB."""
+
+    HOLD = (
+        "import sys; b = bytearray(64 << 20); b[::4096] = b'x' * len(b[::4096]); "
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+
+    @pytest.fixture
+    def held(self):
+        if not os.path.exists("/proc/self/numa_maps"):
+            pytest.skip("this kernel has no numa_maps (CONFIG_NUMA)")
+        child = subprocess.Popen(
+            [sys.executable, "-c", self.HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert child.stdout.readline() == b"ready\n"
+        yield child
+        child.kill()
+        child.communicate()
+
+    def test_its_memory_and_cpus_are_seen(self, held):
+        mine = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        proof = placement.prove(held.pid, cell(cpus=mine), ONE_NODE)
+        assert proof["ok"] is True
+        assert 64 << 20 <= proof["memory"]["anonymous_bytes"] < 200 << 20
+        assert proof["cpus"]["threads"] >= 1 and proof["cpus"]["seen"]
+
+    def test_a_wrong_cpu_set_is_found(self, held):
+        proof = placement.prove(held.pid, cell(cpus="4095"), ONE_NODE)
+        assert proof["ok"] is False and "not only on 4095" in proof["reason"]
+
+    def test_it_has_ended(self, held):
+        held.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            proof = placement.prove(held.pid, cell(within("0")), ONE_NODE)
+            if proof["absent"]:
+                break
+        assert proof["ok"] is None and proof["absent"] is True
+        assert placement.grade([proof], cell(), ONE_NODE)[0] == "unverified"
