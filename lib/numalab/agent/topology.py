@@ -16,6 +16,8 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Set
 from . import SCHEMA, cpulist
 from .errors import Fault
 
+MEMORY_DISAGREES = "the nodes' meminfo adds up to"  # how that problem's line begins
+
 _CPU = "sys/devices/system/cpu"
 _NODE = "sys/devices/system/node"
 _PCI = "sys/bus/pci/devices"
@@ -516,14 +518,20 @@ def _caches(
     covered: Dict[Tuple[int, str], Set[int]] = {}
     unclear: Dict[str, Set[int]] = {}
     without = set()
+    done: Set[int] = set()  # threads of a core that share every cache of one that was read
     for cpu in online:
+        if cpu in done:
+            continue
+        core = core_of.get(cpu, (frozenset([cpu]), None))[0]
         here = f"{root}/{_CPU}/cpu{cpu}/cache"
         indexes = [name for name in _list_folder(here) if name.startswith("index")]
         if not indexes:
             without.add(cpu)
+        alike = set(core) if indexes else set()
         for index in indexes:
             key = (len(indexes), index)
             if cpu in covered.setdefault(key, set()):
+                alike &= covered[key]
                 continue
             place = f"{here}/{index}/"
             level = _integer(_read(place + "level"))
@@ -536,13 +544,15 @@ def _caches(
                 sharing = _from_list(_read(place + "shared_cpu_list"))
             if not sharing:  # ia64 leaves the map of its outer caches empty
                 unclear.setdefault("no list of the CPUs that share one", set()).add(cpu)
-                sharing = core_of.get(cpu, (frozenset([cpu]), None))[0]
+                sharing = core
             sharing = (sharing & up) | {cpu}
+            alike &= sharing
             covered[key] |= sharing
             size = _size(_read(place + "size"))
             if size is None:
                 unclear.setdefault(f"L{level} without a size", set()).add(cpu)
             found.setdefault((level, kind, sharing), size)
+        done |= alike
     for why, cpus in unclear.items():
         problems.append(f"caches of CPUs {cpulist.format(cpus)}: {why}")
     if without:
@@ -658,7 +668,7 @@ def _compare_memory(
     whole = meminfo.get("MemTotal")
     if total and whole and not 0.9 < total / whole < 1.1:
         problems.append(
-            f"the nodes' meminfo adds up to {total / 2**30:.1f} GiB, /proc/meminfo says "
+            f"{MEMORY_DISAGREES} {total / 2**30:.1f} GiB, /proc/meminfo says "
             f"{whole / 2**30:.1f} GiB: memory and free memory per node are doubtful"
         )
 
