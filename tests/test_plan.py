@@ -21,6 +21,7 @@ class FakeDriver:
 
     def __init__(self, name, missing=None, need=GIB, shrink_to=None):
         self.NAME, self.missing, self.need, self.shrink_to = name, missing, need, shrink_to
+        self.known = ("threads", "array", "repeat")
         self.calls = []
 
     def find(self, options):
@@ -31,7 +32,7 @@ class FakeDriver:
     def prepare(self, options, topology, cpus, memory_nodes):
         self.calls.append((dict(options), cpus, memory_nodes))
         for key in options:
-            if key not in ("threads", "array", "repeat"):
+            if key not in self.known:
                 raise Fault(f"{self.NAME} has no option {key!r}")
         ready = {"threads": len(cpulist.parse(cpus)), "array": self.need, **options}
         notes = []
@@ -118,6 +119,12 @@ def test_the_first_tool_that_is_there_is_taken(drivers):
     drivers["stream"].missing = drivers["probe"].missing = "not there"
     with pytest.raises(Fault, match="no tool can measure stream: not there; not there"):
         plan.make(request(), topologies.topology(1))
+    drivers["stream"].missing = drivers["probe"].missing = None
+    drivers["stream"].known = ("threads",)  # passed over: it cannot do what is asked
+    asked = {"name": "stream", "prefer": ["stream", "probe"], "options": {"repeat": 5}}
+    made = plan.make(request(tool=asked), topologies.topology(1))
+    assert (made["tool"]["name"], made["tool"]["why"]) == ("probe", "stream has no option 'repeat'")
+    assert {skip["binding"] for skip in made["skipped"]} == {"remote", "interleave"}
     with pytest.raises(Fault, match="there is no tool 'strem'"):
         plan.make(request(tool={"name": "strem"}), topologies.topology(1))
 
@@ -193,6 +200,7 @@ def test_a_sweep_keeps_the_cpus_and_merges_what_is_the_same(drivers):
         assert cell["threads"] == cell["options"]["threads"] == cell["sweep"]["value"]
         assert cell["role"] == "baseline" and cell["baseline"] is None
     assert {s["cell"] for s in made["skipped"]} == {"local:0/threads=64", "local:1/threads=64"}
+    assert made["skipped"][-1]["reason"] == "its CPUs have 4 hardware threads"
     found = by_id(plan.make(request(sweep=sweep), topologies.topology(1, cores=2)))
     assert [name for name in found if "threads=" in name] == ["local:0/threads=1"]
 
@@ -269,6 +277,10 @@ def test_warnings_say_what_this_plan_cannot_decide(drivers):
         (
             {"sweep": {"option": "threads", "values": ["hlaf"], "bindings": ["local"]}},
             "did you mean half",
+        ),
+        (
+            {"sweep": {"option": "thraeds", "values": [1], "bindings": ["local"]}},
+            "probe has no option 'thraeds'",
         ),
         ({"sweep": [7]}, "sweep is 7, not a mapping"),
         ({"sweep": 7}, "sweep is 7, but must be a mapping or a list or nothing"),

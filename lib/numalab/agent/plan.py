@@ -7,6 +7,7 @@ the host falls on all cells alike, and results are paired by block.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import random
 import shutil
@@ -60,7 +61,6 @@ def make(
     and when no tool of ``prefer`` can be used.
     """
     request = check(request)
-    driver, tool = _choose_tool(request["tool"])
     cells, skipped, warnings = bindings.resolve(request["bindings"], topology, request["baseline"])
     if environment is None and topology["root"] == "/":
         environment = {"numactl": shutil.which("numactl")}
@@ -68,15 +68,9 @@ def make(
         skipped += [_skip(cell, _NUMACTL) for cell in cells if cell["numactl"]]
         cells = [cell for cell in cells if not cell["numactl"]]
 
-    maker = _Preparation(driver, request, topology)
-    cells = [c for c in cells if c["role"] != "baseline" or maker.prepare(c)]
-    bindings.link(cells)
-    cells = [c for c in cells if c["role"] == "baseline" or maker.prepare(c)]
-    if maker.faults and not cells:  # what no cell accepts is wrong with the request
-        raise maker.faults[0]
-    cells = maker.sweep(cells)
+    tool, cells, unfit = _prepare_with_a_tool(request, topology, cells)
+    skipped += unfit
     _say_differences(cells)
-    skipped += maker.skipped
     if request["control"]:
         twin = bindings.control(cells)
         if twin:
@@ -246,23 +240,42 @@ def _shown(value: Any) -> str:
 # --- tool and sizes ---------------------------------------------------------------------------
 
 
-def _choose_tool(asked: Dict[str, Any]) -> Tuple[Any, Dict[str, Any]]:
-    """Return the first driver of ``prefer`` that can be used, and the plan's record of it."""
-    missing: List[Fault] = []
+def _prepare_with_a_tool(
+    request: Dict[str, Any], topology: Dict[str, Any], cells: List[Cell]
+) -> Tuple[Dict[str, Any], List[Cell], List[Dict[str, str]]]:
+    """Return the plan's record of the first tool that can be used, the cells, and the skips.
+
+    A tool of ``prefer`` is passed over when it is not there, and when it accepts no cell at all
+    or no value of a sweep (it lacks an option that is asked for); the record says why.
+    """
+    asked = request["tool"]
+    passed: List[Fault] = []
     for name in asked["prefer"]:
         driver = tools.driver(name)
         try:
             found = driver.find(asked["options"])
         except Fault as fault:
-            missing.append(fault)
+            passed.append(fault)
             continue
-        why = "; ".join(fault.what for fault in missing) or None
-        return driver, {**found, "name": name, "why": why}
-    if len(missing) == 1:
-        raise missing[0]
+        maker = _Preparation(driver, request, topology)
+        own = copy.deepcopy(cells)
+        own = [c for c in own if c["role"] != "baseline" or maker.prepare(c)]
+        bindings.link(own)
+        own = [c for c in own if c["role"] == "baseline" or maker.prepare(c)]
+        try:
+            if maker.faults and not own:
+                raise maker.faults[0]
+            own = maker.sweep(own)
+        except Fault as fault:
+            passed.append(fault)
+            continue
+        why = "; ".join(fault.what for fault in passed) or None
+        return {**found, "name": name, "why": why}, own, maker.skipped
+    if len(passed) == 1:
+        raise passed[0]
     raise Fault(
-        f"no tool can measure {asked['name']}: " + "; ".join(fault.what for fault in missing),
-        " ".join(fault.hint for fault in missing if fault.hint) or None,
+        f"no tool can measure {asked['name']}: " + "; ".join(fault.what for fault in passed),
+        " ".join(fault.hint for fault in passed if fault.hint) or None,
     )
 
 
@@ -335,16 +348,22 @@ class _Preparation:
         A value that a cell has anyway makes no copy. A copy is compared with the copy of its
         cell's baseline that has the same value. Copies of a baseline are compared with nothing:
         a scaling curve compares numbers of threads, not bindings, and shows them as they are.
+        Raises Fault when the tool accepts no value of a sweep.
         """
         result = {cell["id"]: [cell] for cell in cells}
         for sweep in _sweeps(self.request):
             option = sweep["option"]
             swept, _, _ = bindings.resolve(sweep["bindings"], self.topology)
             ids = {cell["id"] for cell in swept}
+            before, made = len(self.faults), 0
             # Baselines first: their copies are what the others are compared with.
             for cell in sorted(cells, key=lambda c: c["role"] != "baseline"):
                 if cell["id"] in ids:
-                    result[cell["id"]] += self._copies(cell, option, sweep["values"])
+                    copies = self._copies(cell, option, sweep["values"])
+                    result[cell["id"]] += copies
+                    made += len(copies)
+            if not made and len(self.faults) > before:
+                raise self.faults[before]
         return [cell for group in result.values() for cell in group]
 
     def _copies(self, cell: Cell, option: str, values: Sequence[Any]) -> List[Cell]:
@@ -355,7 +374,7 @@ class _Preparation:
             if option == "threads":
                 value = bindings.thread_count(value, self.topology, own_cpus)
             suffix = f"/{option}={value}"
-            copy = {
+            one = {
                 **cell,
                 "id": cell["id"] + suffix,
                 "label": f"{cell['label']}, {option} {value}",
@@ -367,21 +386,22 @@ class _Preparation:
                 continue
             seen.append(value)
             if option == "threads" and value > len(cpulist.parse(own_cpus)):
-                reason = "it would put several threads on one hardware thread"
-                self.skipped.append(_skip(copy, reason))
+                threads = _count(len(cpulist.parse(own_cpus)), "hardware thread")
+                reason = f"its CPUs have {threads}"
+                self.skipped.append(_skip(one, reason))
                 continue
             base = self._ready.get(cell["baseline"])
             if base:
                 twin = self._ready.get(base["id"] + suffix)
                 if base["options"].get(option) == value:
                     twin = base
-                copy["baseline"] = twin["id"] if twin else None
-            if not self.prepare(copy):
+                one["baseline"] = twin["id"] if twin else None
+            if not self.prepare(one):
                 continue
-            if any(copy["options"] == other["options"] for other in [cell, *copies]):
-                del self._ready[copy["id"]]
+            if any(one["options"] == other["options"] for other in [cell, *copies]):
+                del self._ready[one["id"]]
                 continue
-            copies.append(copy)
+            copies.append(one)
         return copies
 
 
