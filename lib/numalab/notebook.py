@@ -14,9 +14,10 @@ import polars as pl
 from numalab import claims, core_groups, experiments, home, launch, results, runs, statistics, store
 from numalab.agent import plan as planning
 from numalab.agent.errors import Fault
-from numalab.charts import bindings, curves, matrix, tables, topology
+from numalab.charts import bindings, curves, matrix, style, tables, topology
 
 MEASURE = "measure"
+_Bindings = Sequence[experiments.Binding]
 
 
 class Text(str):
@@ -35,7 +36,7 @@ def experiment(
     source: str = MEASURE,
     host: str | None = None,
     profile: str = "quick",
-    bindings: Sequence[experiments.Binding] | None = None,
+    bindings: _Bindings | None = None,
 ) -> View:
     """Measure an experiment on this machine, or open a run that was measured before.
 
@@ -59,6 +60,9 @@ def experiment(
     launch.measure(launch.make_plan(request), folder)
     store.write(folder)
     return View(runs.load(folder))
+
+
+Shown = style.Picture | Text
 
 
 class View:
@@ -106,7 +110,7 @@ class View:
         text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}) if rows else ""
         return Text(text + "".join(f"\n- {note}" for note in notes))
 
-    def topology(self) -> Any:
+    def topology(self) -> style.Picture:
         """Draw the host: packages, nodes, caches, hardware threads, distances."""
         return topology.topology_figure(self.run.host["topology"])
 
@@ -145,48 +149,72 @@ class View:
         """Return a metric's results per binding, with intervals, ratios and decisions."""
         return Text(results.markdown(self.run, metric, point))
 
-    def chart(self, metric: str, point: str = "") -> Any:
+    def chart(self, metric: str, point: str = "") -> Shown:
         """Draw a metric by binding: every trial, the mean with its interval, the A/A band."""
-        rows = self.run.tool_rows(metric, point).filter(pl.col("source") == "tool")
-        return bindings.bindings_figure(
-            statistics.summarise(rows), statistics.ratios(rows), rows, emulated=self._emulated()
+        rows = self._rows(metric, point)
+        if isinstance(rows, Text):
+            return rows
+        return self._marked(
+            bindings.bindings_figure(statistics.summarise(rows), statistics.ratios(rows), rows)
         )
 
-    def matrix(self, metric: str, point: str = "") -> Any:
+    def matrix(self, metric: str, point: str = "") -> Shown:
         """Draw a metric by CPU node and memory node as an annotated heat map."""
-        rows = self.run.tool_rows(metric, point).filter(pl.col("source") == "tool")
-        better = self.run.measures.get(metric, {}).get("better", "lower")
-        return matrix.node_matrix(
-            rows, metric=metric, better=better, emulated=self._emulated()
+        rows = self._rows(metric, point)
+        if isinstance(rows, Text):
+            return rows
+        pairs = rows.filter(pl.col("binding").is_in(["local", "remote"]))
+        own = pairs.filter(pl.col("role") != "control")
+        return self._marked(
+            matrix.node_matrix(own, "value", rows["unit"][0], results.title(metric, point))
         )
 
-    def core_matrix(self) -> Any:
+    def core_matrix(self) -> Shown:
         """Draw the core-to-core latencies as a heat map."""
-        return matrix.core_matrix(
-            self.run.tool_rows("core_latency"),
-            self.run.host["topology"],
-            emulated=self._emulated(),
-        )
+        rows = self._rows("core_latency")
+        if isinstance(rows, Text):
+            return rows
+        return self._marked(matrix.core_matrix(rows, self.run.host["topology"]))
 
-    def groups(self) -> core_groups.Groups:
-        """Return the levels of core groups that the core-to-core latencies show."""
-        return core_groups.of_run(self.run.measurements, self.run.host["topology"])
-
-    def loaded(self) -> Any:
+    def loaded(self) -> Shown:
         """Draw latency against bandwidth while the injected load grows."""
-        return curves.loaded_latency(self.run.measurements, emulated=self._emulated())
+        rows = self._rows("loaded_latency")
+        if isinstance(rows, Text):
+            return rows
+        return self._marked(curves.loaded_latency(self.run.measurements))
 
-    def scaling(self, metric: str = "triad") -> Any:
-        """Draw bandwidth against the number of threads, node by node."""
-        return curves.scaling(
-            self.run.tool_rows(metric), metric=metric, emulated=self._emulated()
-        )
+    def scaling(self, metric: str) -> Shown:
+        """Draw a metric against the number of threads, node by node."""
+        rows = self._rows(metric)
+        if isinstance(rows, Text):
+            return rows
+        return self._marked(curves.scaling(rows.filter(pl.col("binding") == "local")))
 
-    def order(self, metric: str) -> Any:
+    def order(self, metric: str, point: str = "") -> Shown:
         """Draw a metric in the order of the trials: drift shows as a slope."""
-        return curves.run_order(
-            self.run.tool_rows(metric), metric=metric, emulated=self._emulated()
-        )
+        rows = self._rows(metric, point)
+        return rows if isinstance(rows, Text) else self._marked(curves.run_order(rows))
+
+    def _rows(self, metric: str, point: str | None = None) -> pl.DataFrame | Text:
+        """A metric's rows, or the words that stand where a picture of nothing would."""
+        rows = self.run.tool_rows(metric, point)
+        if rows["value"].is_not_null().any():
+            return rows
+        reasons = rows["reason"].drop_nulls().unique().sort().to_list()
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        return Text(f"No trial of this run measured {results.title(metric, point or '')}{why}.")
+
+    def _marked(self, figure: style.Picture) -> style.Picture:
+        host = self.run.host
+        return style.emulated(figure, host["emulated_why"]) if host["emulated"] else figure
+
+    def groups(self) -> Text:
+        """Return the levels of core groups that the core-to-core latencies show."""
+        return Text(core_groups.markdown(self.run.measurements, self.run.host["topology"]))
+
+    def witness(self) -> Text:
+        """Return sysfs beside numactl and lscpu: the same figures read by independent tools."""
+        return Text(results.witness(self.run))
 
     def counters(self) -> Text:
         """Return what the kernel's and the processor's counters say, per binding."""
@@ -209,9 +237,6 @@ class View:
     def confidence(self) -> Text:
         """Return how sure the figures are: A/A control, drift, instability, exclusions."""
         return Text(results.confidence(self.run))
-
-    def _emulated(self) -> bool:
-        return bool(self.run.host["emulated"])
 
 
 def machine(run: runs.Run) -> str:

@@ -7,7 +7,7 @@ import json
 import polars as pl
 
 from numalab import statistics, store
-from numalab.agent import cpulist, journal
+from numalab.agent import cpulist, journal, tools
 from numalab.charts import tables
 from numalab.runs import Run
 
@@ -224,3 +224,53 @@ def confidence(run: Run) -> str:
                 label = run.cells[cell]["label"]
                 parts.append(f"- excluded: block {record['block']}, {label}: {record['reason']}")
     return "\n".join(parts) or "Nothing to warn about."
+
+
+def witness(run: Run) -> str:
+    """Return, as Markdown, what sysfs and the ``host`` experiment's witnesses say of each thing."""
+    records = next(
+        (
+            driver.parse(store.read_raw(run.folder, record["raw"]["stdout"]))
+            for record in journal.read(run.folder / "journal.ndjson")
+            for driver in [tools.driver(record["tool"]["name"])]
+            if record["tool"]["name"] == "host"
+        ),
+        [],
+    )
+    shape = run.host["topology"]
+    rows = []
+    for node in shape["nodes"]:
+        number = node["node"]
+        of_node = {r["kind"]: r for r in records if r.get("node") == number}
+        size, cpus = of_node.get("node_size"), of_node.get("node_cpus")
+        memory = node["memory_bytes"]
+        rows += [
+            (f"node {number}: CPUs", node["cpus"], cpus and cpus["cpus"]),
+            (
+                f"node {number}: memory (MiB)",
+                "unknown" if memory is None else str(memory >> 20),
+                size and str(size["value"]),
+            ),
+        ]
+        rows += [
+            (
+                f"distance {number} → {r['to']}",
+                str(node["distances"].get(str(r["to"]), "not given")),
+                str(r["value"]),
+            )
+            for r in records
+            if r["kind"] == "distance" and r["from"] == number
+        ]
+    if not records:
+        return "Neither numactl nor lscpu was there to bear witness."
+    made = [
+        {
+            "what": what,
+            "sysfs": ours,
+            "witness": theirs if theirs is not None else "says nothing",
+            "agree": "" if theirs is None else "yes" if ours == theirs else "no",
+        }
+        for what, ours, theirs in rows
+    ]
+    heads = {"": "what", "sysfs": "sysfs", "numactl": "witness", "agree": "agree"}
+    return tables.markdown(pl.DataFrame(made), heads)
