@@ -12,7 +12,6 @@ from matplotlib.patches import Patch, Rectangle
 from numalab.agent.errors import Fault
 
 from . import style
-from .matrix import LOWER_IS_BETTER, _one_quantity
 
 BLOCKS_NEEDED = 6  # as in numalab.statistics: fewer decide nothing
 LEAST_SPAN = 0.1  # of the middle: a narrower axis would blow up noise
@@ -35,15 +34,15 @@ def bindings_figure(
     differ. On the right, the ratio to the baseline, paired by block, with its interval. With
     fewer than 6 blocks there are points only, and a note that says so.
     """
-    _one_quantity(trials)
-    _one_quantity(summary)
+    style.one_quantity(trials)
+    style.one_quantity(summary)
     if summary.is_empty():
         raise Fault("no row to draw: the summary is empty", "choose a metric that was measured")
     unit = trials["unit"][0] if len(trials) else summary["unit"][0]
     metric = summary["metric"][0]
     blocks = trials["block"].n_unique()
     enough = blocks >= BLOCKS_NEEDED
-    lower_is_better = unit in LOWER_IS_BETTER
+    lower_is_better = unit in style.LOWER_IS_BETTER
     rows = _sorted_rows(summary, lower_is_better)
     means = {row["cell"]: row["mean"] for row in rows}
     ratio_of = {row["cell"]: row for row in ratios.iter_rows(named=True)}
@@ -154,10 +153,11 @@ def _trials(axes: Any, rows: List[Dict[str, Any]], trials: pl.DataFrame, faint: 
             ]
             if not spots:
                 continue
-            looks: Dict[str, Any] = {"verified": {"color": colour, "alpha": 0.4 if faint else 0.9, "linewidths": 0},
-                     "unverified": {"facecolors": "white", "edgecolors": colour, "linewidths": 0.7},
-                     "error": {"color": style.VERMILLION, "marker": "x", "linewidths": 1.1},
-                     }[grade]  # fmt: skip
+            looks: Dict[str, Any] = {
+                "verified": {"color": colour, "alpha": 0.4 if faint else 0.9, "linewidths": 0},
+                "unverified": {"facecolors": "white", "edgecolors": colour, "linewidths": 0.7},
+                "error": {"color": style.VERMILLION, "marker": "x", "linewidths": 1.1},
+            }[grade]
             size = 14 if grade == "error" else 9
             axes.scatter(*zip(*spots), s=size, zorder=2, gid=f"trials-{grade}", **looks)
 

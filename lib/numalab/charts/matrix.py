@@ -24,29 +24,36 @@ from . import style
 from .frames import to_pandas
 from .tables import number
 
-LOWER_IS_BETTER = frozenset({"ns", "µs", "us", "ms", "s"})
 ANNOTATED_CPUS = 24  # more CPUs than this leave no room for numbers in the cells
 LEAST_SPAN = 0.1  # of the median: a narrower colour scale would paint noise as structure
 _MOST_REASONS = 6
 
 
 @style.styled
-def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style.Picture:
-    """Draw a quantity for every pair of CPU node (rows) and memory node (columns).
+def node_matrix(
+    frame: pl.DataFrame,
+    metric: str,
+    better: Optional[str] = None,
+    title: Optional[str] = None,
+) -> style.Picture:
+    """Draw a metric for every pair of CPU node (rows) and memory node (columns).
 
-    ``frame`` has a row per trial or per pair: ``cpu_nodes`` and ``memory_nodes`` (rows that name
-    several nodes, as interleave does, are left out), the column that ``value`` names, in
-    ``unit``; and, where there are trials, ``grade`` and ``reason``. A cell is the median of its
-    verified trials; of its unverified ones, hatched, where there is no other; × where every
-    trial failed; a dash where there is none. Letters refer to the reasons below. Raises Fault
-    when the frame mixes metrics or points, or has no pair at all.
+    ``frame`` holds measurement rows, of which those of ``metric`` are drawn: ``cpu_nodes`` and
+    ``memory_nodes`` (rows that name several nodes, as interleave does, are left out), ``value``,
+    ``unit``, ``grade`` and ``reason``. ``better`` is "lower" or "higher"; without it, times are
+    better lower and the rest higher. A cell is the median of its verified trials; of its
+    unverified ones, hatched, where there is no other; × where every trial failed; a dash where
+    there is none. Letters refer to the reasons below. Raises Fault when the frame mixes points
+    or units, or has no pair at all.
     """
-    _one_quantity(frame)
-    cells = _pair_cells(frame, value)
+    frame = frame.filter(pl.col("metric") == metric)
+    style.one_quantity(frame, ("point", "unit"))
+    title = title or style.words(metric)
+    cells = _pair_cells(frame, "value")
     if not cells:
         raise Fault(
             f"no row for {title!r} names one CPU node and one memory node",
-            "the frame needs cpu_nodes and memory_nodes with one node number each",
+            "a matrix needs trials whose cpu_nodes and memory_nodes hold one node number each",
         )
     rows = sorted({row for row, _ in cells})
     columns = sorted({column for _, column in cells})
@@ -60,6 +67,8 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
         }
     )
     known = [cell[0] for cell in cells.values() if cell[0] is not None]
+    unit = frame["unit"][0]
+    lower_is_better = better == "lower" if better else unit in style.LOWER_IS_BETTER
     digits = 4 if many <= 4 else 3
     codes: Dict[Tuple[str, str], str] = {}
     side = min(0.72, (style.WIDTH - 1.5) / many)
@@ -80,7 +89,6 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
     figure = style.picture(side * len(rows) + 1.05 + 0.14 * len(remarks), width)
     axes = figure.subplots()
     low, high = _limits(known)
-    lower_is_better = unit in LOWER_IS_BETTER
     seaborn.heatmap(
         to_pandas(shown), ax=axes, square=True, cbar=not single and bool(known), vmin=low,
         vmax=high, cmap=_colours(lower_is_better), linewidths=0.8, linecolor="white",
@@ -119,18 +127,6 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
 
 
 _NO_CELL: Tuple[Optional[float], str, str] = (None, "missing", "")
-
-
-def _one_quantity(
-    frame: pl.DataFrame, columns: Sequence[str] = ("metric", "point", "unit")
-) -> None:
-    for column in columns:
-        if column in frame.columns and frame[column].n_unique() > 1:
-            found = ", ".join(map(str, frame[column].unique().sort().to_list()[:4]))
-            raise Fault(
-                f"one chart was asked for rows with several values of {column} ({found})",
-                f"filter the frame to one {column}",
-            )
 
 
 def _pair_cells(
@@ -203,7 +199,7 @@ def core_matrix(
     package, node, shared L3 and core, and the borders of nodes and packages are drawn; ``groups``
     (lists of CPUs, or kernel CPU lists) are outlined. Numbers stand in the cells up to 24 CPUs.
     """
-    _one_quantity(frame, ("metric", "unit"))
+    style.one_quantity(frame, ("metric", "unit"))
     pairs: Dict[Tuple[int, int], List[float]] = {}
     cpus = set()
     for row in frame.select("x", "y", "value", *_graded(frame)).iter_rows(named=True):

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import functools
 import io
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Sequence
 
 import matplotlib
+import polars as pl
 from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
+
+from numalab.agent.errors import Fault
 
 WIDTH = 16 / 2.54  # inches: the text width of the article's PDF
 TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
@@ -45,6 +48,7 @@ MARKERS: Dict[str, str] = {
     "cores": "h",
     "control": "p",
 }
+LOWER_IS_BETTER = frozenset({"ns", "µs", "us", "ms", "s"})  # units of times
 # Series that are not bindings (nodes, for instance) take these in turn.
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 CYCLE_MARKERS = ("o", "s", "D", "h", "P", "v", "^", "p")
@@ -121,14 +125,18 @@ class Picture(Figure):
 
 
 def styled(draw: Callable[..., Picture]) -> Callable[..., Picture]:
-    """Run a chart function under the house style, whatever the caller's rcParams are."""
+    """Run a chart function under the house style, whatever the caller's rcParams are.
+
+    Gives it one more argument: ``emulated=True`` marks the picture (see ``mark_emulated``).
+    """
 
     @functools.wraps(draw)
-    def inside(*arguments: Any, **named: Any) -> Picture:
+    def inside(*arguments: Any, emulated: bool = False, **named: Any) -> Picture:
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(RC)
-            return draw(*arguments, **named)
+            figure = draw(*arguments, **named)
+            return mark_emulated(figure) if emulated else figure
 
     return inside
 
@@ -160,23 +168,20 @@ def note(figure: Picture, text: str) -> None:
         figure.supxlabel(text, x=0.012, ha="left", fontsize=SMALL, color=FAINT, linespacing=1.35)
 
 
-def emulated(figure: Picture, why: Optional[str] = None) -> Picture:
+def mark_emulated(figure: Picture) -> Picture:
     """Mark a figure as made on an emulated host, where no time means anything; return it.
 
-    The words lie across the picture, faint, so that a cut-out still carries them; ``why`` (from
-    the host record) follows in the lower right corner.
+    The words lie across the picture, faint, so that a cut-out still carries them.
     """
-    mark = figure.text(
-        0.5, 0.5, "EMULATED HOST", fontsize=34, fontweight="bold", color=GREY, alpha=0.22,
-        ha="center", va="center", rotation=18, zorder=100,
-    )  # fmt: skip
-    mark.set_in_layout(False)
-    text = "emulated: times mean nothing" + (f" ({why})" if why else "")
-    label = figure.text(
-        0.988, 0.012, text, fontsize=TINY, color=VERMILLION, ha="right", va="bottom", zorder=101
-    )
-    label.set_in_layout(False)
-    halo(label)
+    width, height = figure.get_size_inches()
+    size = min(34.0, 72 * height / 3, 72 * width / 10)
+    for text, where, look in (
+        ("EMULATED HOST", (0.5, 0.5), {"fontsize": size, "fontweight": "bold", "alpha": 0.25,
+                                       "ha": "center", "va": "center", "rotation": 15}),
+        ("emulated host: times mean nothing", (1 - 0.08 / width, 1 - 0.08 / height),
+         {"fontsize": SMALL, "ha": "right", "va": "top"}),
+    ):  # fmt: skip
+        figure.text(*where, text, color=VERMILLION, zorder=100, **look).set_in_layout(False)
     return figure
 
 
@@ -195,6 +200,25 @@ def family(binding: str, role: str = "cell") -> str:
         return "control"
     name = binding.replace("/", ":").split(":", 1)[0].strip()
     return name if name in PALETTE else "cores"
+
+
+def words(metric: str) -> str:
+    """Return a metric's name as the beginning of a title: ``idle_latency`` is Idle latency."""
+    text = metric.replace("_", " ")
+    return text[:1].upper() + text[1:]
+
+
+def one_quantity(
+    frame: pl.DataFrame, columns: Sequence[str] = ("metric", "point", "unit")
+) -> None:
+    """Raise Fault when a frame mixes quantities that one axis cannot hold."""
+    for column in columns:
+        if frame[column].n_unique() > 1:
+            found = ", ".join(map(str, frame[column].unique().sort().to_list()[:4]))
+            raise Fault(
+                f"one chart was asked for rows with several values of {column} ({found})",
+                f"filter the frame to one {column}",
+            )
 
 
 def is_dark(colour: Any) -> bool:
