@@ -159,7 +159,7 @@ def _unknown(reason: str) -> Entry:
     return {"value": None, "reason": reason}
 
 
-def _text(path: str, limit: int = 65536) -> Tuple[Optional[str], Optional[str]]:
+def _text(path: str, limit: int = 32768) -> Tuple[Optional[str], Optional[str]]:
     """A file's stripped text with None, or None with the reason."""
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -22,6 +22,7 @@ _CPU = "sys/devices/system/cpu"
 _NODE = "sys/devices/system/node"
 _PCI = "sys/bus/pci/devices"
 _CPUINFO_BYTES = 16384  # each CPU's part can cost the kernel a measurement: read the first few
+_PROC_BYTES = 65536  # of a /proc file; a sysfs attribute is at most a page, lists a little more
 
 # Main ID Register, implementer and part numbers: Arm's and the vendors' reference manuals.
 _ARM_VENDORS = {
@@ -94,7 +95,7 @@ def read(root: str = "/") -> Dict[str, Any]:
     _require(root)
     problems: List[str] = []
     cpu_numbers, online = _cpu_numbers(root, problems)
-    meminfo = meminfo_bytes(_read(f"{root}/proc/meminfo"))
+    meminfo = meminfo_bytes(_read(f"{root}/proc/meminfo", _PROC_BYTES))
     nodes, node_of = _nodes(root, online, meminfo, problems)
     places = _places(root, sorted(online), problems)
     caches = _caches(root, sorted(online), places["core"], problems)
@@ -181,7 +182,7 @@ def from_mask(text: Optional[str]) -> Optional[FrozenSet[int]]:
     return frozenset(numbers)
 
 
-def _read(path: str, limit: int = 1 << 20) -> Optional[str]:
+def _read(path: str, limit: int = 8192) -> Optional[str]:
     """The stripped text of a small file, or None where it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -435,7 +436,7 @@ def _nodes(
             if cpu in node_of:
                 shared.add(cpu)
             node_of.setdefault(cpu, number)
-        text = _read(f"{here}/meminfo")
+        text = _read(f"{here}/meminfo", _PROC_BYTES)
         memory = meminfo_bytes(text)
         if "MemTotal" not in memory:
             why = "no meminfo" if text is None else "no MemTotal in meminfo"
@@ -622,7 +623,7 @@ def _names(folder: str, depth: int) -> Set[str]:
 def _allowed(root: str, online: Iterable[int], nodes: Iterable[int]) -> Dict[str, str]:
     """What this process may use (man 7 cpuset); in a copy without /proc: everything."""
     online, nodes = set(online), set(nodes)
-    text = _read(f"{root}/proc/self/status") or ""
+    text = _read(f"{root}/proc/self/status", _PROC_BYTES) or ""
     lists = dict(re.findall(r"^(Cpus|Mems)_allowed_list:[ \t]*(\S*)", text, re.M))
     cpus, mems = _from_list(lists.get("Cpus")), _from_list(lists.get("Mems"))
     if cpus is None and mems is None:
@@ -641,7 +642,7 @@ def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[Frozen
         own["cgroup2" if not controllers else "cpuset" if "cpuset" in controllers else ""] = path
     for kind in ("cpuset", "cgroup2"):
         own.setdefault(kind, _read(f"{root}/proc/self/cpuset") or "/")
-    for line in (_read(f"{root}/proc/mounts") or "").splitlines():
+    for line in (_read(f"{root}/proc/mounts", _PROC_BYTES) or "").splitlines():
         fields = line.split()
         if len(fields) < 4:
             continue
