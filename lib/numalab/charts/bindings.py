@@ -90,7 +90,7 @@ def bindings_figure(
     figure.text(edge, 1 - 0.08 / height, f"{words[0].upper()}{words[1:]} under each binding",
                 fontsize=style.TITLE, fontweight="bold", va="top")  # fmt: skip
     figure.legend(
-        handles=key, loc="lower left", bbox_to_anchor=(0.0, 0.2 / height), ncols=key_columns,
+        handles=key, loc="lower left", bbox_to_anchor=(edge * 0.6, 0.2 / height), ncols=key_columns,
         borderaxespad=0, columnspacing=1.4, handlelength=1.4,
     )  # fmt: skip
     figure.text(edge, 0.07 / height, " · ".join(remarks), fontsize=style.SMALL, color=style.FAINT)

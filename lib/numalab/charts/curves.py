@@ -150,7 +150,8 @@ def over_time(samples: pl.DataFrame, metric: str) -> style.Picture:
     ):
         look = {**looks[str(cell)], "marker": None, "alpha": 0.65, "linewidth": 0.9}
         axes.plot(group["t_s"], group["value"], **look)
-    axes.set(xlabel="time in the trial (s)", ylabel=f"{style.words(metric).lower()} ({rows['unit'][0]})")
+    unit = rows["unit"][0]
+    axes.set(xlabel="time in the trial (s)", ylabel=f"{style.words(metric).lower()} ({unit})")
     axes.set_ylim(0, None)
     axes.grid(axis="y")
     style.title(figure, f"{style.words(metric)} over time, every trial")
@@ -190,7 +191,8 @@ def run_order(measurements: pl.DataFrame, metric: str) -> style.Picture:
                            "marker": style.MARKERS[kind]},
             "error": {"color": style.VERMILLION, "marker": "x", "linewidths": 1.1},
         }[str(grade)]  # fmt: skip
-        axes.scatter(group["trial"], group["relative"], s=16 if len(rows) <= 150 else 6, zorder=3, gid=f"trials-{grade}",
+        size = 16 if len(rows) <= 150 else 6
+        axes.scatter(group["trial"], group["relative"], s=size, zorder=3, gid=f"trials-{grade}",
                      **looks)  # fmt: skip
     blocks = (
         rows.group_by("block")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, Dict, List, Optional, Tuple
 
 import polars as pl
@@ -27,22 +26,36 @@ _DOUBTFUL = "report template"  # the quality of figures whose origin is in doubt
 
 
 @dataclass
+class _Point:
+    """``cpus`` is what a remote and a local figure must share to be put into a ratio."""
+
+    family: str
+    value: float
+    solid: bool
+    cpus: str
+
+
+@dataclass
 class _Machine:
-    """One row: a machine as one tool saw it. ``points`` are (family, value, solid)."""
+    """One row: a machine as one tool saw it."""
 
     name: str
     about: str
-    points: List[Tuple[str, float, bool]]
+    points: List[_Point]
     own: bool
 
     def ratio(self) -> str:
-        """Remote over local, of this machine and this tool alone; the range over its pairs."""
-        local = [value for family, value, _ in self.points if family == "local"]
-        remote = [value for family, value, _ in self.points if family == "remote"]
-        if not local or not remote:
+        """Remote over local from the same CPUs, of this machine and tool; the range over pairs."""
+        local = {point.cpus: point.value for point in self.points if point.family == "local"}
+        ratios = [
+            point.value / local[point.cpus]
+            for point in self.points
+            if point.family == "remote" and point.cpus in local
+        ]
+        if not ratios:
             return "–"
-        low, high = (end(remote) / median(local) for end in (min, max))
-        return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+        low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+        return low if low == high else f"{low} to {high}"
 
 
 @style.styled
@@ -70,8 +83,8 @@ def beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) -> style.
         for _, machines in panels
         for machine in machines
     ]
-    left, beside = min(max(labels) + 0.2, 2.9), 1.15
-    top, head, foot, bottom = 0.3, 0.3, 0.3, 0.62
+    left, beside = min(max(labels) + 0.22, 2.9), 1.15
+    top, head, foot, bottom = 0.3, 0.3, 0.3, 0.5
     height = top + bottom + sum(head + foot + _ROW * len(machines) for _, machines in panels)
     figure = style.Picture(figsize=(style.WIDTH, height))
     edge = 0.08 / style.WIDTH
@@ -87,7 +100,7 @@ def beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) -> style.
         _panel(axes, title, machines, left)
         y += foot
     figure.legend(
-        handles=_key(panels), loc="lower left", bbox_to_anchor=(0, 0.24 / height), ncols=6,
+        handles=_key(panels), loc="lower left", bbox_to_anchor=(edge * 0.6, 0.24 / height), ncols=6,
         borderaxespad=0, columnspacing=1.3, handlelength=1.0,
     )  # fmt: skip
     figure.text(
@@ -110,12 +123,11 @@ def _ours(rows: pl.DataFrame, metric: str) -> List[_Machine]:
         machine = machines.setdefault(
             (row["host"], row["tool"]), _Machine(f"{row['host']} (this study)", tool, [], True)
         )
-        machine.points.append((family, row["mean"], row["n_unverified"] == 0))
+        cpus = row["cell"] if family == "local" else row["baseline"] or ""
+        machine.points.append(_Point(family, row["mean"], row["n_unverified"] == 0, cpus))
     for machine in machines.values():
-        proved = [solid for _, _, solid in machine.points]
-        machine.about += ": measured, " + (
-            "placement verified" if all(proved) else "some placements unverified"
-        )
+        proved = all(point.solid for point in machine.points)
+        machine.about += ": measured, placement " + ("verified" if proved else "partly unverified")
     return list(machines.values())
 
 
@@ -135,7 +147,8 @@ def _theirs(published: pl.DataFrame, experiment: str) -> List[_Machine]:
             (row["host"], tool),
             _Machine(row["cpu"] or row["host"], f"{tool}: published, {words}", [], False),
         )
-        machine.points.append((family, float(row["value"]), quality == "exact"))
+        cpus = row["binding"].split("-")[0]
+        machine.points.append(_Point(family, float(row["value"]), quality == "exact", cpus))
     return list(machines.values())
 
 
@@ -154,12 +167,12 @@ def _tool_of(note: str) -> str:
 
 def _panel(axes: Any, title: str, machines: List[_Machine], left: float) -> None:
     axes.set_title(title, fontweight="bold")
-    largest = max(value for machine in machines for _, value, _ in machine.points)
+    largest = max(point.value for machine in machines for point in machine.points)
     axes.set_xlim(0, largest * 1.06)
     axes.set_ylim(len(machines) - 0.5, -0.5)
     axes.set_yticks([])
     axes.grid(axis="x")
-    room = (left - 0.16) / (style.WIDTH - left - 1.15)
+    room = (left - 0.08) / (style.WIDTH - left - 1.15)
     axes.text(1.03, 1.02, "remote / local", transform=axes.transAxes, fontsize=style.TINY,
               color=style.FAINT, va="bottom")  # fmt: skip
     sides = axes.get_yaxis_transform()
@@ -172,26 +185,30 @@ def _panel(axes: Any, title: str, machines: List[_Machine], left: float) -> None
                   color=style.FAINT, va="center_baseline")  # fmt: skip
         axes.text(1.03, place, machine.ratio(), transform=sides, fontsize=style.SMALL,
                   va="center_baseline", gid="ratio")  # fmt: skip
-        values = [value for _, value, _ in machine.points]
+        values = [point.value for point in machine.points]
         axes.plot([min(values), max(values)], [place, place], color="#BBBBBB", linewidth=1,
                   zorder=1)  # fmt: skip
-        for family, value, solid in machine.points:
-            colour = style.PALETTE[family]
-            axes.plot([value], [place], marker=style.MARKERS[family], markersize=5.5, zorder=3,
-                      color=colour, markerfacecolor=colour if solid else "white",
-                      markeredgecolor="white" if solid else colour,
-                      markeredgewidth=0.5 if solid else 1.1, gid=f"point-{family}")  # fmt: skip
+        for point in machine.points:
+            colour = style.PALETTE[point.family]
+            axes.plot(
+                [point.value], [place], marker=style.MARKERS[point.family], markersize=5.5,
+                zorder=3, color=colour, markerfacecolor=colour if point.solid else "white",
+                markeredgecolor="white" if point.solid else colour,
+                markeredgewidth=0.5 if point.solid else 1.1, gid=f"point-{point.family}",
+            )  # fmt: skip
 
 
 def _key(panels: List[Tuple[str, List[_Machine]]]) -> List[Line2D]:
     points = [point for _, machines in panels for machine in machines for point in machine.points]
-    met = {family for family, _, _ in points}
+    met = {point.family for point in points}
     key = [
         Line2D([], [], linestyle="none", marker=style.MARKERS[family], markersize=5,
                color=style.PALETTE[family], label=family)
         for family in _SHOWN if family in met
     ]  # fmt: skip
-    if not all(solid for _, _, solid in points):
-        key.append(Line2D([], [], linestyle="none", marker="o", markersize=5, color=style.GREY,
-                          markerfacecolor="white", label="approximate, doubtful or unverified"))  # fmt: skip
+    if not all(point.solid for point in points):
+        key.append(
+            Line2D([], [], linestyle="none", marker="o", markersize=5, color=style.GREY,
+                   markerfacecolor="white", label="approximate, doubtful or unverified")
+        )  # fmt: skip
     return key
