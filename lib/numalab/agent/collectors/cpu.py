@@ -66,7 +66,8 @@ def difference(
 
     ``cell_cpus`` is the cell's CPU list, None for all. ``own`` are processes of the measuring
     itself (the agent, perf), counted neither as the workload nor as disturbance by name.
-    ``tree_s`` is None when the workload's root had ended, for its time can no longer be read.
+    When the workload had ended and this process has waited for it, its time is what this process
+    gained in children's time; ``tree_s`` is None when nobody here has waited for it.
     """
     tick = 1 / os.sysconf("SC_CLK_TCK")
     elapsed = after["at"] - before["at"]
@@ -90,6 +91,8 @@ def difference(
     busy = sum(sum(s.values()) - sum(s[name] for name in _WAITING) for s in of_cell.values())
     steal = sum(states["steal"] for states in of_cell.values())
     tree_s = sum(used[pid] for pid in members) if members else None
+    if not members and root_pid not in table:
+        tree_s = _waited_for(before["processes"], table, root_pid, tick)
     others = sorted(
         (pid for pid in used if pid not in members and pid not in own and used[pid] > 0),
         key=lambda pid: -used[pid],
@@ -121,11 +124,23 @@ def difference(
     }
 
 
+def _waited_for(
+    before: Dict[int, Any], after: Dict[int, Any], root_pid: int, tick: float
+) -> Optional[float]:
+    me = os.getpid()
+    if root_pid not in before or before[root_pid].parent != me or me not in after:
+        return None
+    # wait4(2) hands over a child's whole time: what it had used before is to be taken off.
+    earlier = placement.tree(root_pid, before)
+    used = sum(before[pid].ticks + before[pid].children_ticks for pid in earlier)
+    return (after[me].children_ticks - before[me].children_ticks - used) * tick
+
+
 def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
     """Return CPU time of the workload (s), and shares (of 1) of the cell's CPUs' time."""
     disturbance = record["disturbance"]
     capacity = record["elapsed_s"] * len(cpulist.parse(disturbance["cpus"]))
-    ended = "the workload had ended when its CPU time was read"
+    ended = "the workload had ended when its CPU time was to be read"
     empty = None if capacity else "the cell's CPUs are not in /proc/stat"
 
     def share(value: float) -> Optional[float]:

@@ -1,0 +1,484 @@
+"""The collectors: real counters of this host, made-up hosts, and perf binaries that misbehave."""
+
+import importlib.resources
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numalab.agent import collectors
+from numalab.agent.collectors import cpu, numastat, perf, resctrl, vmstat
+from numalab.agent.errors import Fault
+
+CELL = {"cpus": None}
+BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: bytearray(1 << 20)"
+
+
+@pytest.fixture(autouse=True)
+def fresh_perf():
+    perf.availability.cache_clear()
+    yield
+    perf.availability.cache_clear()
+
+
+@pytest.fixture
+def busy():
+    child = subprocess.Popen([sys.executable, "-c", BUSY])
+    yield child.pid
+    child.kill()
+    child.wait()
+
+
+def rows_of(record, source):
+    return {
+        (row["metric"], row["point"]): row
+        for row in collectors.metrics(record)
+        if row["source"] == source
+    }
+
+
+# The whole, here
+
+
+def test_a_real_collection(busy):
+    collection = collectors.start(CELL, busy, {"perf": True, "interval_s": 0.2})
+    time.sleep(0.7)
+    record = collection.stop()
+    json.dumps(record)
+    assert record["cpu"]["tree_s"] > 0.2
+    faults = rows_of(record, "vmstat")["pgfault", ""]
+    assert faults["value"] > 0 and faults["reason"] is None
+    assert record["disturbance"]["other_s"] >= 0
+    times = sorted({sample["t_s"] for sample in collectors.samples(record)})
+    assert 2 <= len(times) <= 4
+    assert record["self"]["sampling_cpu_s"] < 0.2
+    for row in collectors.metrics(record):
+        assert row["value"] is not None or row["reason"], row
+        assert set(row) == {"metric", "value", "unit", "point", "x", "y", "reason", "source"}
+
+
+def test_numastat_counts_the_pages_that_a_process_touches():
+    if not os.path.isdir("/sys/devices/system/node/node0"):
+        pytest.skip("no NUMA nodes in this host's sysfs")
+    before = numastat.snapshot()
+    held = b"x" * (64 << 20)
+    time.sleep(1.1 if os.uname().release < "5.14" else 0)
+    rows = numastat.metrics(numastat.difference(before, numastat.snapshot()))
+    assert len(held) >> 12 > 0
+    allocated = sum(row["value"] for row in rows if row["metric"] in ("numa_hit", "numa_miss"))
+    assert allocated >= 32  # 16384 base pages, or 32 huge ones
+
+
+@pytest.mark.parametrize("with_perf", [False, True])
+def test_the_time_of_a_workload_that_ended_and_was_waited_for_is_known(with_perf):
+    code = "input()\nimport time\nwhile time.process_time() < 0.5: pass"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    collection = collectors.start(CELL, child.pid, {"perf": with_perf})
+    child.communicate(b"\n")
+    record = collection.stop()
+    assert 0.3 < rows_of(record, "cpu")["workload_cpu_time", ""]["value"] < 0.8
+    assert record["disturbance"]["other_s"] is not None
+
+
+def test_without_perf_and_sampling_nothing_runs_meanwhile(busy):
+    collection = collectors.start(CELL, busy, {"perf": False})
+    record = collection.stop()
+    assert record["perf"] is None and record["reasons"]["perf"] == "not asked for"
+    assert record["samples"] == [] and record["self"]["sampling_cpu_s"] is None
+
+
+def test_a_workload_that_is_gone_costs_only_its_own_values():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    record = collectors.start(CELL, child.pid, {"perf": True}).stop()
+    assert record["perf"] is None and "had ended" in record["reasons"]["perf"]
+    row = rows_of(record, "cpu")["workload_cpu_time", ""]
+    assert row["value"] is None and "had ended" in row["reason"]
+    assert record["vmstat"]
+
+
+# Made-up hosts
+
+
+def make(root, files):
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return str(root)
+
+
+NODE = "numa_hit {0}\nnuma_miss {1}\nnuma_foreign 0\ninterleave_hit 7\nlocal_node 3\nother_node 4\n"
+
+
+def test_numastat_deltas_by_node_with_numbers_that_have_gaps(tmp_path):
+    nodes = "sys/devices/system/node"
+    root = make(tmp_path, {f"{nodes}/node{n}/numastat": NODE.format(10 * n, n) for n in (0, 8)})
+    (tmp_path / nodes / "has_cpu").write_text("0,8\n")
+    before = numastat.snapshot(root)
+    make(tmp_path, {f"{nodes}/node8/numastat": NODE.format(100, 9)})
+    record = numastat.difference(before, numastat.snapshot(root))
+    assert record["8"]["numa_hit"] == [80, 100]
+    values = {(row["metric"], row["x"]): row["value"] for row in numastat.metrics(record)}
+    assert values["numa_hit", 8.0] == 20 and values["numa_miss", 8.0] == 1
+    assert values["numa_hit", 0.0] == 0
+
+
+def test_a_host_without_nodes_or_with_counting_off_says_so(tmp_path):
+    with pytest.raises(collectors.Unavailable, match="no NUMA nodes"):
+        numastat.snapshot(str(tmp_path))
+    make(tmp_path, {"proc/sys/vm/numa_stat": "0\n"})
+    with pytest.raises(collectors.Unavailable, match="vm.numa_stat is 0"):
+        numastat.snapshot(str(tmp_path))
+
+
+def test_vmstat_keeps_what_matters_and_names_what_the_kernel_lacks(tmp_path):
+    root = make(tmp_path, {"proc/vmstat": "nr_free_pages 5\npgfault 100\nnuma_pages_migrated 3\n"})
+    before = vmstat.snapshot(root)
+    make(tmp_path, {"proc/vmstat": "nr_free_pages 9\npgfault 150\nnuma_pages_migrated 3\n"})
+    record = vmstat.difference(before, vmstat.snapshot(root))
+    assert record == {"pgfault": [100, 150], "numa_pages_migrated": [3, 3]}
+    rows = {row["metric"]: row for row in vmstat.metrics(record)}
+    assert rows["pgfault"]["value"] == 50 and rows["numa_pages_migrated"]["value"] == 0
+    assert rows["compact_stall"]["value"] is None
+    assert "no such counter" in rows["compact_stall"]["reason"]
+
+
+def test_a_counter_that_is_no_number_costs_one_collector(tmp_path, busy):
+    root = make(tmp_path, {"proc/vmstat": "pgfault many\n", "proc/stat": "cpu0 1 1 1 1 1 1 1 1\n"})
+    record = collectors.start(CELL, busy, {"perf": False, "root": root}).stop()
+    assert record["vmstat"] is None and "many" in record["reasons"]["vmstat"]
+    assert record["cpu"] is not None
+
+
+def test_disturbance_is_what_the_cells_cpus_did_beyond_the_tree():
+    hz = os.sysconf("SC_CLK_TCK")
+
+    def stat(pid, ticks, parent=1, children=0):
+        from numalab.agent.placement import Stat
+
+        return Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0)
+
+    before = {
+        "at": 100.0,
+        "cpus": {0: [0] * 8, 1: [0] * 8, 2: [0] * 8},
+        "processes": {5: stat(5, 0), 6: stat(6, 0), 7: stat(7, hz)},
+    }
+    after = {
+        "at": 110.0,
+        "cpus": {0: [9 * hz, 0, 0, hz, 0, 0, 0, 0], 1: [4 * hz, 0, 0, 5 * hz, 0, 0, 0, hz],
+                 2: [10 * hz] + [0] * 7},
+        "processes": {5: stat(5, 8 * hz), 6: stat(6, 2 * hz, parent=5, children=hz),
+                      7: stat(7, 3 * hz), 8: stat(8, hz // 2)},
+    }  # fmt: skip
+    record = cpu.difference(before, after, 5, "0-1", own=[8])
+    assert record["tree_s"] == 11
+    other = record["disturbance"]
+    assert other["cpus"] == "0-1" and other["busy_s"] == 13 and other["steal_s"] == 1
+    assert other["other_s"] == 2 and other["other_share"] == pytest.approx(0.1)
+    assert other["busiest"] == [{"pid": 7, "name": "p7", "cpu_s": 2.0}]
+    rows = {row["metric"]: row["value"] for row in cpu.metrics(record)}
+    assert rows["cpu_busy_share"] == pytest.approx(0.65)
+    assert rows["cpu_steal_share"] == pytest.approx(0.05)
+
+
+def test_resctrl_bytes_by_domain(tmp_path):
+    folder = "sys/fs/resctrl/mon_data"
+    root = make(
+        tmp_path,
+        {
+            f"{folder}/mon_L3_00/mbm_total_bytes": "1000\n",
+            f"{folder}/mon_L3_00/mbm_local_bytes": "900\n",
+            f"{folder}/mon_L3_01/mbm_total_bytes": "Unavailable\n",
+            f"{folder}/mon_L3_01/mbm_local_bytes": "5\n",
+            f"{folder}/mon_L3_02/mon_sub_L3_02/mbm_total_bytes": "5\n",
+        },
+    )
+    before = resctrl.snapshot(root)
+    assert set(before) == {"mon_L3_00", "mon_L3_01", "mon_L3_02/mon_sub_L3_02"}
+    make(tmp_path, {f"{folder}/mon_L3_00/mbm_total_bytes": "5000\n"})
+    make(tmp_path, {f"{folder}/mon_L3_00/mbm_local_bytes": "1900\n"})
+    rows = resctrl.metrics(resctrl.difference(before, resctrl.snapshot(root)))
+    found = {(row["metric"], row["point"]): row for row in rows}
+    assert found["mbm_remote_bytes", "mon_L3_00"]["value"] == 3000
+    assert found["mbm_total_bytes", "mon_L3_01"]["reason"] == "resctrl says Unavailable"
+    assert found["mbm_remote_bytes", "mon_L3_01"]["value"] is None
+    assert found["mbm_local_bytes", "mon_L3_02/mon_sub_L3_02"]["value"] is None
+    with pytest.raises(collectors.Unavailable, match="not mounted"):
+        resctrl.snapshot(str(tmp_path / "elsewhere"))
+
+
+# perf that misbehaves
+
+
+@pytest.fixture
+def fake_perf(tmp_path, monkeypatch):
+    """Put a shell script named perf first on PATH."""
+
+    def install(script):
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        file = folder / "perf"
+        file.write_text("#!/bin/sh\n" + script)
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    monkeypatch.setattr(perf, "TRY_LIMIT_S", 0.5)
+    monkeypatch.setattr(perf, "ATTACH_LIMIT_S", 0.3)
+    monkeypatch.setattr(perf, "END_LIMIT_S", 0.3)
+    return install
+
+
+def why_no_perf(pid):
+    record = collectors.start(CELL, pid, {"perf": True}).stop()
+    assert record["perf"] is None
+    (row,) = rows_of(record, "perf").values()
+    assert row["value"] is None and row["reason"] == record["reasons"]["perf"]
+    return row["reason"]
+
+
+def test_no_perf(monkeypatch, tmp_path, busy):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert why_no_perf(busy) == "perf is not installed"
+
+
+def test_a_perf_that_hangs_is_given_up_once_and_leaves_no_process(fake_perf, tmp_path, busy):
+    fake_perf(f"echo tried >> {tmp_path}/log; sleep 4712\n")
+    assert "does not end" in why_no_perf(busy)
+    assert "does not end" in why_no_perf(busy)
+    assert (tmp_path / "log").read_text() == "tried\n"  # remembered: not tried again
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "sleep 4712" not in left
+
+
+def test_a_perf_that_prints_garbage(fake_perf, busy):
+    fake_perf("echo '{\"event\": oops' >&2; echo 12 parrots >&2\n")
+    assert "printed no counts" in why_no_perf(busy)
+
+
+def test_a_perf_without_permission_names_the_sysctl(fake_perf, busy):
+    fake_perf("echo 'Consider adjusting /proc/sys/kernel/perf_event_paranoid' >&2; exit 255\n")
+    assert "kernel.perf_event_paranoid = " in why_no_perf(busy)
+
+
+def test_a_perf_that_works_on_true_and_then_never_attaches(fake_perf, busy):
+    fake_perf('case "$*" in *" -p "*) exec sleep 4713;; esac\n'
+              "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n")  # fmt: skip
+    assert "did not attach" in why_no_perf(busy)
+
+
+def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, busy):
+    fake_perf("case \"$*\" in *' -p '*) trap '' INT; sleep 4714; exit;; esac\n"
+              "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n")  # fmt: skip
+    monkeypatch.setattr(perf.Counting, "_wait_until_attached", lambda self, _: time.sleep(0.2))
+    assert "did not end" in why_no_perf(busy)
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "sleep 4714" not in left
+
+
+OLD_PERF = """
+case "$*" in *" -j "*) echo 'Error: unknown switch j' >&2; exit 129;; esac
+case "$*" in *no_such*) echo 'event syntax error' >&2; exit 129;; esac
+echo '' >&2
+echo '12.5;msec;task-clock;12500000;100.00;0.9;CPUs utilized' >&2
+case "$*" in *cycles*) echo '3000;;cycles:u;900;45.00;;' >&2
+echo '<not supported>;;instructions:u;0;100.00;;' >&2
+echo '<not counted>;;LLC-load-misses;0;0.00;;' >&2;; esac
+"""
+
+
+def test_a_perf_that_knows_no_json_is_read_as_csv(fake_perf):
+    fake_perf(OLD_PERF)
+    events = ("task-clock", "cycles", "instructions", "LLC-load-misses")
+    found = perf.availability(shutil.which("perf"), events)
+    assert found.format == "csv" and found.useless is None
+    assert found.reasons["task-clock"] is None and found.reasons["cycles"] is None
+    assert found.reasons["instructions"].startswith("not supported")
+    assert found.reasons["LLC-load-misses"].startswith("not counted")
+
+
+def test_an_unknown_event_does_not_cost_the_others(fake_perf):
+    fake_perf(OLD_PERF)
+    found = perf.availability(shutil.which("perf"), ("task-clock", "no_such.event"))
+    assert found.reasons["task-clock"] is None
+    assert found.reasons["no_such.event"] == "perf does not know this event here"
+
+
+def test_real_perf_counts_the_workload_only(busy):
+    real = shutil.which("perf")
+    if real is None:
+        pytest.skip("perf is not installed")
+    if perf.availability(real, ("task-clock",)).useless:
+        pytest.skip(perf.availability(real, ("task-clock",)).useless)
+    collection = collectors.start(CELL, busy, {"perf": True})
+    time.sleep(0.5)
+    record = collection.stop()
+    rows = rows_of(record, "perf")
+    assert 20 < rows["task_clock", ""]["value"] < 1500
+    assert re.search(r"task-clock", record["perf"]["raw"])
+
+
+def test_perf_keeps_its_counts_when_the_workload_ends_first():
+    real = shutil.which("perf")
+    if real is None or perf.availability(real, ("task-clock",)).useless:
+        pytest.skip("perf is not installed or not permitted")
+    child = subprocess.Popen([sys.executable, "-c", "input(); bytearray(1 << 24)"],
+                             stdin=subprocess.PIPE)  # fmt: skip
+    collection = collectors.start(CELL, child.pid, {"perf": True})
+    child.communicate(b"go\n")
+    record = collection.stop()
+    assert rows_of(record, "perf")["task_clock", ""]["value"] > 0
+
+
+def test_counts_marks_and_reasons():
+    text = (
+        "# started on today\n"
+        '{"counter-value" : "5.0", "unit" : "", "event" : "cycles:u", "event-runtime" : 10, '
+        '"pcnt-running" : 43.00, "metric-value" : 0.0, "metric-unit" : ""}\n'
+        "Warning: something\n"
+        '{"counter-value" : "<not counted>", "unit" : "", "event" : "instructions", '
+        '"event-runtime" : 0, "pcnt-running" : 0.00, "metric-value" : 0.0, "metric-unit" : ""}\n'
+    )
+    first, second = perf.counts(text)
+    assert (first["event"], first["value"], first["user_only"]) == ("cycles", 5, True)
+    assert second["value"] is None and second["reason"].startswith("not counted")
+    events = [{**first, "name": "cycles", "unit": "count"},
+              {**second, "name": "instructions", "unit": "count"}]  # fmt: skip
+    rows = {row["metric"]: row for row in perf.metrics({"events": events, "groups": ["any"]})}
+    assert rows["cycles"]["value"] == 5
+    assert rows["cycles"]["reason"] == (
+        "multiplexed: counted 43 % of the time and scaled; user space only"
+    )
+    assert rows["ipc"]["value"] is None and "instructions has no value" in rows["ipc"]["reason"]
+
+
+# The event files
+
+
+@pytest.mark.parametrize(
+    "processor, group",
+    [
+        ("GenuineIntel-6-4F", "intel_haswell"),
+        ("GenuineIntel-6-3E", "intel_ivybridge"),
+        ("GenuineIntel-6-8F", "intel_skylake"),
+        ("GenuineIntel-6-AF", "intel_sierraforest"),
+        ("AuthenticAMD-23-1", "amd_zen1"),
+        ("AuthenticAMD-23-31", "amd_zen1"),
+        ("AuthenticAMD-25-1", "amd_zen3"),
+        ("AuthenticAMD-25-11", "amd_zen4"),
+        ("AuthenticAMD-25-A0", "amd_zen4"),
+        ("AuthenticAMD-26-2", "amd_zen4"),
+        ("0x41-0xd0c", "arm_neoverse"),
+    ],
+)
+def test_a_processor_finds_its_own_group_and_no_other(processor, group):
+    assert [found.name for found in perf.groups_for(processor)] == ["any", group]
+    matching = [
+        other.name
+        for other in perf.groups()
+        if other.name != "any" and any(re.fullmatch(p, processor) for p in other.processors)
+    ]
+    assert matching == [group]
+
+
+@pytest.mark.parametrize("processor", [None, "GenuineIntel-6-9E", "0x48-0xd01", "Loongson"])
+def test_a_processor_without_a_verified_event_gets_the_portable_ones(processor):
+    assert [found.name for found in perf.groups_for(processor)] == ["any"]
+
+
+def test_the_processor_is_read_from_cpuinfo(tmp_path):
+    x86 = "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nmodel name : E\n"
+    assert perf.processor(make(tmp_path / "a", {"proc/cpuinfo": x86})) == "AuthenticAMD-25-11"
+    arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xD0C\n"
+    assert perf.processor(make(tmp_path / "b", {"proc/cpuinfo": arm})) == "0x41-0xd0c"
+    assert perf.processor(str(tmp_path / "c")) is None
+
+
+def test_every_event_file_reads_and_its_formulas_use_its_own_or_portable_names():
+    portable = {event.name for event in perf.groups_for(None)[0].events}
+    for group in perf.groups():
+        own = {event.name for event in group.events}
+        assert group.processors and own and group.notes
+        assert group.name == "any" or not own & portable
+        values = dict.fromkeys(own | portable, 2.0)
+        for metric in group.metrics:
+            value, reason = perf.evaluate(metric.formula, values)
+            assert value is not None, reason
+    files = importlib.resources.files(collectors).joinpath("events")
+    assert len(perf.groups()) == sum(f.name.endswith(".txt") for f in files.iterdir()) - 1
+
+
+def test_a_damaged_event_file_names_the_line():
+    with pytest.raises(Fault, match="line 3"):
+        perf.parse_group("x", "PROCESSORS\n.*\ntwo words\n")
+    with pytest.raises(Fault, match="line 2"):
+        perf.parse_group("x", "EVENTS\ncycles cycles\n")
+
+
+@pytest.mark.parametrize("formula", ["__import__('os')", "a ** 2", "a.b", "(a", "-a", "'x' * 3"])
+def test_a_formula_is_arithmetic_and_nothing_else(formula):
+    with pytest.raises(Fault):
+        perf.evaluate(formula, {"a": 1.0})
+
+
+def test_a_formula_over_nothing_has_no_value():
+    assert perf.evaluate("a / (a + b)", {"a": 0.0, "b": 0.0})[0] is None
+    assert perf.evaluate("a / b", {"a": 1.0, "b": None}) == (None, "b has no value")
+
+
+# Calibration
+
+
+def traffic(local, remote):
+    return {"local_dram": local, "remote_dram": remote}
+
+
+def test_an_event_that_tells_local_from_remote_is_usable():
+    judged = perf.calibrate(traffic(1_000_000, 10_000), traffic(20_000, 980_000))
+    assert judged["usable"] is True and judged["reason"] is None
+    assert judged["under_remote"] == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize(
+    "local, remote, why",
+    [
+        (traffic(500_000, 500_000), traffic(0, 1_000_000), "50% of known-local"),
+        (traffic(1_000_000, 0), traffic(1_000_000, 0), "only 0% of known-remote"),
+        (traffic(None, 5), traffic(0, 1_000_000), "no counts under known-local"),
+        (traffic(1_000_000, 0), traffic(3, 5), "only 8 counts under known-remote"),
+    ],
+)
+def test_one_that_does_not_is_unusable_and_says_why(local, remote, why):
+    judged = perf.calibrate(local, remote)
+    assert judged["usable"] is False and why in judged["reason"]
+
+
+COUNT = st.floats(0, 1e15)
+
+
+@given(COUNT, COUNT, COUNT, COUNT)
+def test_calibration_needs_both_shares(a, b, c, d):
+    judged = perf.calibrate(traffic(a, b), traffic(c, d))
+    assert judged["usable"] == (judged["reason"] is None)
+    if judged["usable"]:
+        assert judged["under_local"] <= 0.1 and judged["under_remote"] >= 0.9
+
+
+def test_the_sampler_stays_off_the_cells_cpus():
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) > 1:
+        assert collectors.aside(str(mine[0])) == mine[1:]
+    assert collectors.aside(",".join(map(str, mine))) is None
+    assert collectors.aside(None) is None
+
+
+def test_a_row_without_value_must_say_why():
+    with pytest.raises(ValueError):
+        collectors.row("perf", "cycles", None, "count")
