@@ -17,9 +17,8 @@ from typing import Any
 import polars as pl
 
 from numalab import store
-from numalab.agent import placement, tools
+from numalab.agent import journal, placement, tools
 from numalab.agent.errors import Fault, ParseError
-from numalab.agent.journal import read as read_journal
 
 # What a finished run adds after its manifest is sealed; they are derived, and derived again here.
 DERIVED = (*store.FILES, "manifest.json", "notebook.ipynb")
@@ -63,7 +62,7 @@ def check(folder: Path) -> Result:
     if not folder.is_dir():
         raise Fault(f"{folder} is not a directory", "numalab list --runs shows the runs")
     try:
-        manifest = store.read_json(folder / "manifest.json")
+        manifest = journal.read_json(folder / "manifest.json")
         plan = manifest["plan"]
         listed = manifest["sha256"]
     except Fault as fault:
@@ -74,11 +73,11 @@ def check(folder: Path) -> Result:
         return result
     result.faults += _hashes(folder, listed)
     try:
-        host = store.read_json(folder / "host.json")
-        journal = read_journal(folder / "journal.ndjson")
-        result.trials = len(journal)
-        result.faults += _journal(folder, plan, manifest, journal)
-        for record in journal:
+        host = journal.read_json(folder / "host.json")
+        records = journal.read(folder / "journal.ndjson")
+        result.trials = len(records)
+        result.faults += _journal(plan, manifest, records)
+        for record in records:
             result.faults += _trial(folder, plan, host, record)
         derived = store.derive(folder)
     except Fault as fault:
@@ -91,7 +90,7 @@ def check(folder: Path) -> Result:
     for name, frame in zip(store.FILES, derived, strict=True):
         result.faults += _same_table(folder, name, frame)
     result.faults += _implausible(derived[0])
-    result.warnings += _rules(plan, manifest, host, journal)
+    result.warnings += _rules(plan, manifest, host, records)
     result.warnings += _suspicious(derived[0], plan, host)
     return result
 
@@ -100,7 +99,8 @@ def _hashes(folder: Path, listed: dict[str, str]) -> Iterator[str]:
     present = {
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     }
-    for name in sorted({"host.json", "journal.ndjson"} - set(listed)):
+    needed = {"host.json", *(["journal.ndjson"] if "journal.ndjson" in present else [])}
+    for name in sorted(needed - set(listed)):
         yield f"{name}: manifest.json lists no sha256 of it"
     for name, expected in sorted(listed.items()):
         if name not in present:
@@ -112,16 +112,16 @@ def _hashes(folder: Path, listed: dict[str, str]) -> Iterator[str]:
 
 
 def _journal(
-    folder: Path, plan: dict[str, Any], manifest: dict[str, Any], journal: list[dict[str, Any]]
+    plan: dict[str, Any], manifest: dict[str, Any], records: list[dict[str, Any]]
 ) -> Iterator[str]:
     planned = {item["trial"]: item for item in plan["order"]}
-    counts = Counter(record["trial"] for record in journal)
+    counts = Counter(record["trial"] for record in records)
     for trial, count in sorted(counts.items()):
         if count > 1:
             yield f"journal.ndjson: trial {trial} stands {count} times"
         if trial not in planned:
             yield f"journal.ndjson: trial {trial} is not in the plan"
-    for record in journal:
+    for record in records:
         item = planned.get(record["trial"], record)
         for key in ("cell", "block", "position"):
             if record[key] != item[key]:
@@ -173,7 +173,8 @@ def _trial(
     if "placement" not in record["raw"]:
         yield f"{where}: graded verified, but no placement proof was recorded"
         return
-    proofs = json.loads(store.read_raw(folder, record["raw"]["placement"]))
+    recorded = json.loads(store.read_raw(folder, record["raw"]["placement"]))
+    proofs = [proof for proof in recorded["proofs"] if not proof.get("early")]
     grade, _ = placement.grade(proofs, cell, host["topology"])
     if grade != "verified":
         yield f"{where}: graded verified, but its recorded placement gives {grade}"
@@ -224,15 +225,15 @@ def _rules(
     plan: dict[str, Any],
     manifest: dict[str, Any],
     host: dict[str, Any],
-    journal: list[dict[str, Any]],
+    records: list[dict[str, Any]],
 ) -> Iterator[str]:
     if manifest["status"] == "stopped":
         yield "the run was stopped before its end"
     for grade in ("error", "unverified"):
-        graded = [record for record in journal if record["grade"] == grade]
+        graded = [record for record in records if record["grade"] == grade]
         reasons = Counter(record["reason"] for record in graded)
         for reason, count in reasons.most_common():
-            yield f"{count} of {len(journal)} trials {grade}: {reason}"
+            yield f"{count} of {len(records)} trials {grade}: {reason}"
     blocks = {item["block"] for item in plan["order"]}
     if plan["request"]["control"] and len(plan["cells"]) > 1:
         if len(blocks) < 6:

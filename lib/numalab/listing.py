@@ -26,13 +26,13 @@ def experiment_rows() -> list[dict[str, Any]]:
 
 def run_rows() -> list[dict[str, Any]]:
     """Return one row per run directory: host, run, profile, status, path."""
-    from numalab import store
+    from numalab.agent import journal
 
     rows = []
     for folder in home.find_runs():
         row = {"host": folder.parent.name, "run": folder.name, "profile": "", "status": ""}
         try:
-            manifest = store.read_json(folder / "manifest.json")
+            manifest = journal.read_json(folder / "manifest.json")
             row |= {"profile": manifest["profile"], "status": manifest["status"]}
         except (Fault, KeyError) as error:
             row["status"] = f"damaged: {error}"

@@ -164,7 +164,8 @@ def placement(run: Run) -> str:
         for record in records:
             if "placement" not in record["raw"]:
                 continue
-            for proof in json.loads(store.read_raw(run.folder, record["raw"]["placement"])):
+            recorded = json.loads(store.read_raw(run.folder, record["raw"]["placement"]))
+            for proof in recorded["proofs"]:
                 for node, share in ((proof.get("memory") or {}).get("shares") or {}).items():
                     shares.setdefault(node, []).append(share)
                 seen |= set(cpulist.parse((proof.get("cpus") or {}).get("seen") or ""))

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from numalab import experiments, home, store
+from numalab.agent import journal
 from numalab.agent.errors import Fault
 
 
@@ -74,8 +75,8 @@ def load(path: str | Path) -> Run:
     folder = home.resolve(path)
     if not folder.is_dir():
         raise Fault(f"{path} is not a run directory", "numalab list --runs shows the runs")
-    manifest = store.read_json(folder / "manifest.json")
-    return Run(folder, manifest, store.read_json(folder / "host.json"))
+    manifest = journal.read_json(folder / "manifest.json")
+    return Run(folder, manifest, journal.read_json(folder / "host.json"))
 
 
 def newest(host: str | None = None) -> list[Run]:

@@ -55,10 +55,10 @@ def run(request: dict[str, Any], experiment: experiments.Experiment, settings: S
 
 def resume(given: Path, settings: Settings) -> Path:
     """Complete an unfinished run; return its run directory."""
-    from numalab import store
+    from numalab.agent import journal
 
     folder = home.resolve(given)
-    manifest = store.read_json(folder / "manifest.json")
+    manifest = journal.read_json(folder / "manifest.json")
     with _progress(settings, len(manifest["plan"]["order"])) as show:
         end = launch.resume(folder, allow_host_changes=settings.allow_host_changes, on_event=show)
     _finish(folder, end, settings)

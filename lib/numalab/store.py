@@ -15,9 +15,8 @@ from typing import Any
 
 import polars as pl
 
-from numalab.agent import SCHEMA, collectors, tools
+from numalab.agent import collectors, journal, tools
 from numalab.agent.errors import Fault, ParseError
-from numalab.agent.journal import read as read_journal
 
 MEASUREMENTS: dict[str, pl.DataType] = {
     "run": pl.String(),
@@ -64,25 +63,6 @@ SAMPLES: dict[str, pl.DataType] = {
 FILES = ("measurements.parquet", "samples.parquet")
 
 
-def read_json(path: Path) -> Any:
-    """Read one of a run's JSON files; Fault when it is missing, damaged or of a newer schema."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Fault(f"{path} is missing", "is this a run directory?") from None
-    except (OSError, ValueError) as error:
-        raise Fault(f"{path} cannot be read: {error}", "restore it from a copy") from None
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if not isinstance(schema, int):
-        raise Fault(f"{path} states no schema version", "it is not one of numalab's files")
-    if schema > SCHEMA:
-        raise Fault(
-            f"{path} has schema version {schema}, this numalab reads up to {SCHEMA}",
-            "update numalab",
-        )
-    return data
-
-
 def read_raw(folder: Path, name: str) -> str:
     """Return the text of one raw file of a run; Fault when it is missing or not gzip."""
     try:
@@ -98,12 +78,12 @@ def derive(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     A trial whose raw output no longer parses has no rows of that source; ``numalab check`` says
     so. Raises Fault when the run directory itself cannot be read.
     """
-    manifest = read_json(folder / "manifest.json")
+    manifest = journal.read_json(folder / "manifest.json")
     plan = manifest["plan"]
     cells = {cell["id"]: cell for cell in plan["cells"]}
     measurements: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []
-    for record in read_journal(folder / "journal.ndjson"):
+    for record in journal.read(folder / "journal.ndjson"):
         cell = cells.get(record["cell"])
         if cell is None:
             raise Fault(
