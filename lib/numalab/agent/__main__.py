@@ -1,0 +1,127 @@
+"""The agent's command line: what the zipapp and ``python -m numalab.agent`` run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import List, Optional
+
+from . import VERSION
+from .errors import Fault
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run one command; return the exit status: 0, 2 for a fault, 128 + N after signal N."""
+    options = _parser().parse_args(arguments)
+    from .run import Interrupted
+
+    try:
+        options.action(options)
+    except Interrupted as stopped:
+        print(f"numalab: {stopped}", file=sys.stderr)
+        return 128 + stopped.number
+    except Fault as fault:
+        print(f"numalab: {fault}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `… | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        print(f"numalab: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="numalab-agent", description="Measures on this host what numalab asks for."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    host = commands.add_parser("host", help="show this host's topology and settings")
+    host.add_argument("--root", default="/", metavar="DIR", help="read a copied sysfs tree")
+    host.add_argument("--json", action="store_true", help="print JSON")
+    host.set_defaults(action=_host)
+
+    plan = commands.add_parser("plan", help="turn a request into a plan (JSON)")
+    plan.add_argument("request", type=Path, metavar="REQUEST.json")
+    plan.set_defaults(action=_plan)
+
+    run = commands.add_parser("run", help="measure a plan into a new run directory")
+    run.add_argument("--plan", type=Path, required=True, metavar="PLAN.json")
+    run.add_argument("--out", type=Path, required=True, metavar="DIR")
+    run.set_defaults(action=_run)
+
+    resume = commands.add_parser("resume", help="complete an unfinished run directory")
+    resume.add_argument("folder", type=Path, metavar="DIR")
+    resume.set_defaults(action=_resume)
+    for one in (run, resume):
+        one.add_argument(
+            "--allow-host-changes",
+            action="store_true",
+            help="make the plan's changes to host settings, and put them back at the end",
+        )
+
+    restore = commands.add_parser("restore", help="put back host settings that a run left changed")
+    restore.set_defaults(action=_restore)
+    version = commands.add_parser("version", help="print the agent's version")
+    version.set_defaults(action=lambda options: print(VERSION))
+    return parser
+
+
+def _read(path: Path, what: str) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Fault(f"the {what} {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Fault(f"the {what} {path} is not JSON: {error}") from None
+
+
+def _host(options: argparse.Namespace) -> None:
+    from . import describe, state, topology
+
+    shape = topology.read(options.root)
+    now = state.read(options.root)
+    if options.json:
+        emulated, why = state.emulated(shape, now)
+        record = {"schema": 1, "emulated": emulated, "emulated_why": why}
+        print(json.dumps({**record, "topology": shape, "state": now}, ensure_ascii=False))
+    else:
+        print(describe.text(shape, now), end="")
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from . import plan, topology
+
+    request = _read(options.request, "request")
+    print(json.dumps(plan.make(request, topology.read()), indent=1, ensure_ascii=False))
+
+
+def _run(options: argparse.Namespace) -> None:
+    from . import run
+
+    plan = _read(options.plan, "plan")
+    run.run(plan, options.out, allow_host_changes=options.allow_host_changes)
+
+
+def _resume(options: argparse.Namespace) -> None:
+    from . import run
+
+    run.resume(options.folder, allow_host_changes=options.allow_host_changes)
+
+
+def _restore(options: argparse.Namespace) -> None:
+    from . import changes, run
+
+    with run.only_one(run.LOCK):  # never under a run that needs the changed settings
+        print(changes.restore_all())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

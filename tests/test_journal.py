@@ -1,0 +1,171 @@
+"""What a run has written stays readable, whatever happened to the machine while writing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numalab.agent import journal
+from numalab.agent.errors import Fault
+
+
+def _record(trial, **more):
+    return {"schema": 1, "trial": trial, "cell": "local:0", "grade": "verified", **more}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "journal.ndjson"
+    for trial in (1, 2, 3):
+        journal.append(path, _record(trial, reason="Knoten 0 → 1"))
+    return path
+
+
+def test_what_was_appended_is_read(path):
+    assert [r["trial"] for r in journal.read(path)] == [1, 2, 3]
+    assert journal.read(path)[0]["reason"] == "Knoten 0 → 1"
+
+
+def test_no_journal_yet_is_no_record(tmp_path):
+    assert journal.read(tmp_path / "journal.ndjson") == []
+    assert journal.repair(tmp_path / "journal.ndjson") is None
+
+
+def test_a_torn_last_line_is_dropped_and_said(path):
+    whole = path.read_bytes()
+    third = whole.rindex(b"\n", 0, len(whole) - 1) + 1
+    for cut in range(third, len(whole)):
+        path.write_bytes(whole[:cut])
+        said = []
+        assert [r["trial"] for r in journal.read(path, said.append)] == [1, 2]
+        assert len(said) == (1 if cut > third else 0)
+        assert not said or "cut short" in said[0]
+        journal.repair(path)
+        journal.append(path, _record(3))
+        assert [r["trial"] for r in journal.read(path)] == [1, 2, 3]
+
+
+def test_other_damage_is_refused_with_its_line(path):
+    lines = path.read_bytes().splitlines(keepends=True)
+    for damaged in (b"\0" * 40 + b"\n", b"{}\n", b"[1]\n", b'{"schema":1,"trial":"2"}\n', b"\n"):
+        path.write_bytes(lines[0] + damaged + lines[2])
+        with pytest.raises(Fault, match=r"journal.ndjson, line 2 is not a trial's record"):
+            journal.read(path)
+    path.write_bytes(b"".join([*lines, lines[1]]))
+    with pytest.raises(Fault, match="line 4: trial 2 is there already, in line 2"):
+        journal.read(path)
+
+
+def test_a_newer_schema_is_refused(path):
+    journal.append(path, _record(4, schema=2))
+    with pytest.raises(Fault, match="line 4 has schema version 2.*update numalab"):
+        journal.read(path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 300))
+def test_any_damage_gives_records_or_a_fault(tmp_path_factory, junk, start, length):
+    path = tmp_path_factory.getbasetemp() / "mutated.ndjson"
+    whole = b"".join(json.dumps(_record(n)).encode() + b"\n" for n in range(1, 5))
+    path.write_bytes(whole[:start] + junk + whole[start + length :])
+    try:
+        records = journal.read(path)
+    except Fault as fault:
+        assert "line" in str(fault)
+    else:
+        assert all(isinstance(record["trial"], int) for record in records)
+
+
+def test_json_is_replaced_in_one_piece(tmp_path):
+    path = tmp_path / "manifest.json"
+    journal.write_json(path, {"schema": 1, "n": 1})
+    with pytest.raises(TypeError):
+        journal.write_json(path, {"schema": 1, "n": object()})
+    assert journal.read_json(path)["n"] == 1
+    assert os.listdir(tmp_path) == ["manifest.json"]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("{", "cannot be read"),
+        ("[]", "states no schema version"),
+        ('{"schema": 99}', "schema version 99"),
+        (None, "is missing"),
+    ],
+)
+def test_json_that_is_not_ours_is_refused(tmp_path, text, words):
+    path = tmp_path / "manifest.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(Fault, match=words):
+        journal.read_json(path)
+
+
+def test_gzip_is_the_same_every_time(tmp_path):
+    data = b"Triad: 12345.6\n" * 1000
+    (tmp_path / "plain").write_bytes(data)
+    first = journal.write_gzip(tmp_path / "a.gz", data)
+    second = journal.write_gzip(tmp_path / "b.gz", tmp_path / "plain")
+    assert first == second == journal.sha256(tmp_path / "a.gz")
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == data
+    assert (tmp_path / "a.gz").read_bytes()[4:8] == b"\0\0\0\0"  # no time (RFC 1952)
+
+
+def _limited(tmp_path, code):
+    """Run code in a process whose files cannot grow beyond 4 KiB (EFBIG, like a full disk)."""
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    head = f"import sys; sys.path.insert(0, {str(journal.__file__.rsplit('/numalab/')[0])!r})\n"
+    head += "from pathlib import Path\nfrom numalab.agent import journal\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + code], cwd=tmp_path, preexec_fn=limit,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def test_a_full_disk_leaves_the_journal_whole(tmp_path):
+    said = _limited(
+        tmp_path,
+        "path = Path('journal.ndjson')\n"
+        "try:\n"
+        "    for n in range(1, 1000):\n"
+        "        journal.append(path, {'schema': 1, 'trial': n, 'cell': 'x' * 100})\n"
+        "except journal.DiskFull as fault:\n"
+        "    print(n, fault)\n",
+    )
+    failed_at = int(said.split()[0])
+    assert "the disk is full" in said and "resume" in said
+    content = (tmp_path / "journal.ndjson").read_bytes()
+    assert content.endswith(b"\n")
+    assert len(journal.read(tmp_path / "journal.ndjson")) == failed_at - 1 > 10
+
+
+def test_a_full_disk_leaves_the_old_json_and_no_scrap(tmp_path):
+    journal.write_json(tmp_path / "manifest.json", {"schema": 1, "n": 1})
+    said = _limited(
+        tmp_path,
+        "import os\n"
+        "for write in (lambda: journal.write_json(Path('manifest.json'), {'a': 'x' * 9000}),\n"
+        "              lambda: journal.write_gzip(Path('raw.gz'), os.urandom(9000))):\n"
+        "    try:\n"
+        "        write()\n"
+        "    except journal.DiskFull as fault:\n"
+        "        print('full')\n",
+    )
+    assert said == "full\nfull\n"
+    assert journal.read_json(tmp_path / "manifest.json")["n"] == 1
+    assert os.listdir(tmp_path) == ["manifest.json"]

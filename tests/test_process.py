@@ -1,0 +1,182 @@
+"""Processes of a trial start as told, and none outlives it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fake_tool import alive, mark
+from numalab.agent import process
+from numalab.agent.errors import Fault
+
+
+@pytest.fixture(autouse=True)
+def leave_orphans_to_init_again():
+    yield
+    process._prctl(process._PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _start(tmp_path, argv, **options):
+    return process.start(argv, stdout=tmp_path / "out", stderr=tmp_path / "err", **options)
+
+
+def _finish(child):
+    assert child.wait(time.monotonic() + 30) is not None
+    return child.ended
+
+
+def test_output_goes_to_files_and_usage_is_recorded(tmp_path):
+    child = _start(tmp_path, ["/bin/sh", "-c", "echo out; echo err >&2; exit 5"])
+    usage = _finish(child)
+    assert (tmp_path / "out").read_text() == "out\n"
+    assert (tmp_path / "err").read_text() == "err\n"
+    assert usage["kind"] == "rusage"
+    assert usage["exit_status"] == 5 and usage["signal"] is None
+    assert usage["wall_s"] > 0 and usage["minor_faults"] > 0
+
+
+def test_a_signal_is_not_an_exit_status(tmp_path):
+    usage = _finish(_start(tmp_path, ["/bin/sh", "-c", "kill -SEGV $$"]))
+    assert usage["exit_status"] is None and usage["signal"] == signal.SIGSEGV
+
+
+def test_peak_memory_is_the_programs_own_or_unknown(tmp_path):
+    """A small program must not be given the agent's own peak, which fork hands down."""
+    small = _finish(_start(tmp_path, ["/bin/sh", "-c", "exit 0"]))
+    assert small["max_rss_bytes"] is None and "ended before" in small["max_rss_reason"]
+    child = _start(tmp_path, ["sleep", "0.2"])
+    while not child.is_program():
+        time.sleep(0.001)
+    time.sleep(0.05)
+    child.note_peak()
+    seen = _finish(child)
+    assert 100_000 < seen["max_rss_bytes"] < 8 << 20
+    grow = "import mmap; m = mmap.mmap(-1, 400 << 20); [m.seek(i) or m.write_byte(1)"
+    grow += " for i in range(0, 400 << 20, 4096)]"
+    large = _finish(_start(tmp_path, [sys.executable, "-c", grow]))
+    assert 400 << 20 <= large["max_rss_bytes"] < 600 << 20
+
+
+def test_a_program_that_does_not_exist_is_a_fault(tmp_path):
+    with pytest.raises(Fault, match="no-such-program cannot be started: No such file"):
+        _start(tmp_path, ["/no-such-program"])
+
+
+def test_a_gated_child_waits_and_then_is_the_program(tmp_path):
+    child = _start(tmp_path, ["sleep", "0.3"], gated=True)
+    time.sleep(0.1)
+    assert not child.is_program() and child.poll() is None
+    child.open_gate()
+    deadline = time.monotonic() + 10
+    while not child.is_program() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert os.readlink(f"/proc/{child.pid}/exe").endswith(("sleep", "coreutils", "busybox"))
+    assert _finish(child)["wall_s"] > 0.2
+
+
+def test_numactl_is_not_yet_the_program(tmp_path):
+    fake = tmp_path / "numactl"  # stays numactl for a moment, as the real one does
+    fake.symlink_to(shutil.which("sleep"))
+    child = _start(tmp_path, [str(fake), "0.3"])
+    for _ in range(20):
+        assert not child.is_program()
+        time.sleep(0.005)
+    _finish(child)
+
+
+def test_a_child_may_be_killed_for_memory_first(tmp_path):
+    child = _start(tmp_path, ["cat", "/proc/self/oom_score_adj"], expendable=True)
+    _finish(child)
+    assert (tmp_path / "out").read_text() == "1000\n"
+
+
+def test_a_talking_child_hears_and_a_dead_one_does_not_matter(tmp_path):
+    child = _start(tmp_path, ["/bin/sh", "-c", "read a; echo got $a"], talks=True)
+    child.tell("go")
+    _finish(child)
+    assert (tmp_path / "out").read_text() == "got go\n"
+    child.tell("more")
+
+
+def test_descendants_come_parents_first(tmp_path):
+    number = mark()
+    child = _start(tmp_path, ["/bin/sh", "-c", f"sh -c 'sleep {number} & wait' & wait"])
+    deadline = time.monotonic() + 10
+    while len(process.descendants(child.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    below = process.descendants(child.pid)
+    assert alive(number)[-1] == below[-1]
+    assert child.pid in process.descendants(os.getpid())
+    assert process.end_trial(child, set()) == []
+    _finish(child)
+    assert not alive(number)
+
+
+def test_the_end_of_a_trial_reaches_daemons_and_the_stubborn(tmp_path):
+    """Own session, empty environment, adopted, deaf to SIGTERM: dead all the same, and reaped."""
+    process.adopt_orphans()
+    number = mark()
+    bystander = subprocess.Popen(["sleep", "60"])
+    script = (
+        f"setsid env -i sh -c 'trap \"\" TERM HUP; sleep {number}; sleep {number}' & "
+        f"(setsid sleep {number} &); trap '' TERM; sleep {number}"
+    )
+    try:
+        child = _start(tmp_path, ["/bin/sh", "-c", script], gated=True)
+        child.open_gate()
+        deadline = time.monotonic() + 10
+        while len(alive(number)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(alive(number)) == 3
+        assert process.end_trial(child, {bystander.pid}) == []
+        assert _finish(child)["signal"] == signal.SIGKILL
+        assert not alive(number)
+        assert process.descendants(os.getpid()) == [bystander.pid]
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_fork_bomb_is_ended(tmp_path):
+    process.adopt_orphans()
+    number = mark()
+    bomb = tmp_path / "bomb"
+    bomb.write_text(f"#!/bin/sh\n: {number}\nn=$1\n[ $n -gt 12 ] && exec sleep {number}\n"
+                    "sh $0 $((n+1)) & sh $0 $((n+1)) & wait\n")  # fmt: skip
+    child = _start(tmp_path, ["/bin/sh", str(bomb), "7"])
+    time.sleep(0.05)  # in the middle of its growth
+    assert process.end_trial(child, set()) == []
+    _finish(child)
+    assert not alive(number) and not alive(str(bomb))
+
+
+def test_a_child_dies_with_its_starter(tmp_path):
+    number = mark()
+    starter = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from numalab.agent import process\n"
+        f"process.start(['sleep', '{number}'], stdout=Path('o'), stderr=Path('e'))\n"
+        "print('up', flush=True); time.sleep(60)\n"
+    )
+    lib = str(Path(process.__file__).resolve().parents[2])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", starter, lib], stdout=subprocess.PIPE, cwd=tmp_path
+    )
+    assert parent.stdout.readline() == b"up\n"
+    assert alive(number)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while alive(number) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(number)

@@ -1,0 +1,268 @@
+"""One trial: graded right, its output kept and nothing left of it, whatever the tool does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import time
+
+import pytest
+
+from fake_tool import alive, driver, mark, plan
+from numalab.agent import collectors, placement, process, topology, trial
+from numalab.agent.errors import Fault
+
+
+class _Guard:
+    pid, token = 0, "test"
+
+    def watch(self, pids):
+        self.watched = pids
+        return True
+
+
+@pytest.fixture(scope="module")
+def here():
+    return topology.read()
+
+
+@pytest.fixture
+def measure(tmp_path, here):
+    """Make one trial of a behaviour and return (record, metrics, folder)."""
+    (tmp_path / "raw").mkdir()
+    process.adopt_orphans()
+    marks = []
+
+    def make(do, protocol="handshake", cell=(), stopped=lambda: False, tool=None, **request):
+        marks.append(mark())
+        made = plan([do], marks[-1], **request)
+        made["cells"][0].update(cell)
+        the_driver = tool or driver(protocol)
+        bench = trial.Bench(
+            made, here, tmp_path, the_driver, the_driver.find({}), _Guard(), set(), stopped
+        )
+        record, metrics = trial.measure(bench, made["order"][0], 1)
+        assert not alive(marks[-1])
+        return record, metrics, tmp_path
+
+    yield make
+    assert not any(alive(number) for number in marks)
+    assert process.descendants(os.getpid()) == []
+    assert not [p for p in (tmp_path / "raw").iterdir() if p.name.startswith(".")]
+    process._prctl(process._PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _raw(folder, record, kind):
+    return gzip.decompress((folder / record["raw"][kind]).read_bytes()).decode()
+
+
+def test_a_good_trial(measure):
+    record, metrics, folder = measure("handshake")
+    assert record["grade"] == "verified"
+    assert record["exit_status"] == 0 and record["signal"] is None and record["attempt"] == 1
+    assert record["raw"]["stdout"] == "raw/0001-cell-0.stdout.gz"
+    assert sorted(record["raw"]) == ["placement", "rusage", "stderr", "stdout"]
+    for name, digest in record["sha256"].items():
+        assert trial.journal.sha256(folder / name) == digest
+    assert '"result"' in _raw(folder, record, "stdout")
+    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
+    assert [proof["when"] for proof in proofs] == ["before", "after"]
+    assert json.loads(_raw(folder, record, "rusage"))["kind"] == "rusage"
+    assert metrics[0]["value"] == 42
+    assert trial.headline(metrics, "speed") == {"metric": "speed", "value": 42.0, "unit": "1/s"}
+    assert trial.headline(metrics, "other") is None
+    times = record["times"]
+    assert times["measure_s"] >= 0.015
+    assert times["total_s"] >= times["measure_s"] + times["start_s"]
+    assert record["started"].endswith("Z")
+
+
+def test_a_good_sampled_trial_is_looked_at_while_it_runs(measure, monkeypatch):
+    here_and_ok = {"ok": True, "reason": None, "memory": {"ok": True}, "cpus": {"ok": True}}
+    monkeypatch.setattr(placement, "prove", lambda *given, buffers: dict(here_and_ok))
+    record, metrics, folder = measure("sampled", "sampled")
+    assert record["grade"] == "verified" and metrics[0]["value"] == 42
+    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
+    assert {proof["when"] for proof in proofs} == {"running"}
+    assert proofs[0]["t_s"] < 0.2 <= proofs[-1]["t_s"]
+    assert 0.28 < record["times"]["measure_s"] < 5
+
+
+def test_a_program_too_short_to_look_at_is_unverified(measure, monkeypatch):
+    def too_late(pid, cell, host, buffers=None):
+        return {"ok": None, "reason": "it has ended", "absent": True,
+                "memory": {"ok": None}, "cpus": {"ok": None}}  # fmt: skip
+
+    monkeypatch.setattr(placement, "prove", too_late)
+    record, metrics, _ = measure("short", "sampled")
+    assert record["grade"] == "unverified" and "not proven" in record["reason"]
+    assert metrics[0]["value"] == 42
+
+
+@pytest.mark.parametrize(
+    "do, protocol, reason",
+    [
+        ("crash", "handshake", "exit status 3: the buffer is on fire"),
+        ("killed", "handshake", "killed by SIGKILL"),
+        ("nonsense", "handshake", "'Segmentation fault .cosmic ray.' where a JSON record"),
+        ("short", "handshake", "'42' where a JSON|printed '42'"),
+        ("wrong-value", "handshake", "fake: line 2 .*not a value"),
+        ("status", "sampled", "exit status 7: no such input"),
+    ],
+)
+def test_a_tool_that_fails_is_an_error_with_the_reason(measure, do, protocol, reason):
+    record, _, folder = measure(do, protocol)
+    assert record["grade"] == "error"
+    assert re.search(reason, record["reason"]), record["reason"]
+    assert set(record["raw"]) >= {"stdout", "stderr", "rusage"}
+    assert _raw(folder, record, "stdout") is not None
+    if do == "status":
+        assert record["exit_status"] == 7 and _raw(folder, record, "stdout") == "working\n"
+    if do == "killed":
+        assert record["exit_status"] is None and record["signal"] == 9
+
+
+@pytest.mark.parametrize("do", ["never-ready", "never-result"])
+def test_a_tool_that_hangs_is_given_up(measure, do):
+    record, _, _ = measure(do, time_limit_s=0.3)
+    assert record["grade"] == "error"
+    said = do.partition("-")[2]
+    assert f'it did not say "{said}" within 0 s' in record["reason"]
+    assert record["signal"] == 9
+
+
+def test_a_sampled_tool_that_hangs_is_given_up(measure):
+    record, _, _ = measure("never-ready", "sampled", time_limit_s=0.3)
+    assert record["grade"] == "error" and "did not end within" in record["reason"]
+
+
+def test_the_limit_is_generous_unless_asked():
+    asked = {"request": {"time_limit_s": 5}}
+    free = {"request": {"time_limit_s": None}}
+    timing = {"setup_s": 1.0, "warmup_s": 1.0, "measure_s": 8.0}
+    assert trial.limit_s(asked, timing) == 5
+    assert trial.limit_s(free, timing) == 160
+    assert trial.limit_s(free, {"measure_s": 0.0}) == 3600
+
+
+def test_a_tool_that_will_not_quit_is_killed_and_its_result_counts(measure, monkeypatch):
+    monkeypatch.setattr(trial, "_QUIT_S", 0.1)
+    record, metrics, _ = measure("stubborn")
+    assert record["grade"] == "verified" and metrics[0]["value"] == 42
+    assert any("did not end" in warning for warning in record["warnings"])
+
+
+@pytest.mark.parametrize("do", ["family", "slow-family"])
+def test_grandchildren_die_with_the_trial(measure, do):
+    record, _, _ = measure(do)
+    assert record["grade"] == "verified"
+
+
+def test_a_flood_of_output_does_not_fill_the_disk(measure, monkeypatch):
+    monkeypatch.setattr(trial, "OUTPUT_LIMIT_BYTES", 100_000)
+    record, _, _ = measure("flood", "sampled")
+    assert record["grade"] == "error" and "printed more than" in record["reason"]
+
+
+def test_a_wish_to_stop_is_met_at_once_and_leaves_nothing(measure, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(trial.Stopped):
+        measure("never-result", stopped=lambda: time.monotonic() > began + 0.2)
+    assert os.listdir(tmp_path / "raw") == []
+
+
+def test_a_tool_that_cannot_be_started(measure):
+    tool = driver("handshake")
+    tool.argv = lambda found, options, cell: ["/no-such-tool"]
+    record, metrics, _ = measure("handshake", tool=tool)
+    assert record["grade"] == "error" and "cannot be started" in record["reason"]
+    assert record["raw"] == {} and metrics == []
+
+
+def test_a_wrong_placement_is_an_error_and_never_averaged(measure, monkeypatch):
+    real = placement.prove
+
+    def wrong(pid, cell, host, buffers=None):
+        return {**real(pid, cell, host), "ok": False, "reason": "12 % of pages on node 3, not 7"}
+
+    monkeypatch.setattr(placement, "prove", wrong)
+    record, _, _ = measure("handshake")
+    assert record["grade"] == "error" and record["reason"] == "12 % of pages on node 3, not 7"
+
+
+def test_numactl_binds_and_the_proof_sees_the_tool(measure, here):
+    if not shutil.which("numactl"):
+        pytest.skip("numactl is not installed")
+    cpu = here["cpus"][0]["cpu"] if here["cpus"][0]["allowed"] else None
+    if cpu is None:
+        pytest.skip("CPU 0 is not allowed here")
+    node = next(n["node"] for n in here["nodes"] if n["memory_bytes"] and n["allowed_memory"])
+    cell = {
+        "cpus": str(cpu), "cpu_nodes": str(node), "numactl": [
+            "numactl", f"--physcpubind={cpu}", f"--membind={node}"],
+        "memory": {"policy": "bind", "nodes": str(node)},
+        "expects": {
+            "memory": {"proof": "required", "rule": "within", "nodes": str(node),
+                       "at_least": 0.98},
+            "cpus": {"proof": "required", "cpus": str(cpu)},
+        },
+    }  # fmt: skip
+    for do, protocol in (("handshake", "handshake"), ("sampled", "sampled")):
+        record, _, folder = measure(do, protocol, cell)
+        assert record["grade"] == "verified", record["reason"]
+        assert record["argv"][0] == "numactl"
+        proof = json.loads(_raw(folder, record, "placement"))["proofs"][-1]
+        assert proof["cpus"]["allowed"] == str(cpu)
+
+
+def test_a_node_without_room_is_said_before_the_start(measure, here):
+    node = here["nodes"][0]["node"]
+    bound = {"memory": {"policy": "bind", "nodes": str(node)}, "need_bytes": 1 << 60}
+    record, _, _ = measure("handshake", cell=bound)
+    assert record["grade"] == "error"
+    assert f"not started: it needs 1073741824.0 GiB, node {node} has" in record["reason"]
+    loose = {"memory": {"policy": "default", "nodes": None}, "need_bytes": 1 << 60}
+    record, _, _ = measure("handshake", cell=loose)
+    assert record["grade"] == "verified" and "has to make room" in record["warnings"][0]
+
+
+def test_collectors_surround_the_measurement(measure, monkeypatch):
+    told = []
+
+    class Collection:
+        def stop(self):
+            told.append("stop")
+            return {"disturbance": {"other_share": 0.3, "busiest": [{"name": "cron"}]}}
+
+    def start(cell, pid, options):
+        told.append(options)
+        assert pid in process.descendants(os.getpid())
+        return Collection()
+
+    monkeypatch.setattr(collectors, "start", start)
+    asked = {"perf": False, "interval_s": 1.0}
+    for do, protocol in (("handshake", "handshake"), ("sampled", "sampled")):
+        record, _, folder = measure(do, protocol, collectors=asked)
+        assert json.loads(_raw(folder, record, "collect"))["disturbance"]["other_share"] == 0.3
+        assert "others used 30% of this cell's CPU time (cron)" in record["warnings"]
+    measure("crash", collectors=asked)
+    assert told == [asked, "stop"] * 3
+
+
+def test_a_collector_fault_costs_no_process(measure, monkeypatch):
+    def start(cell, pid, options):
+        raise Fault("perf is broken")
+
+    monkeypatch.setattr(collectors, "start", start)
+    record, _, _ = measure("handshake", collectors={"perf": True})
+    assert record["grade"] == "error" and "perf is broken" in record["reason"]
+
+
+def test_raw_names_are_safe_for_any_cell():
+    assert trial.raw_name(7, "local:0/threads=2", "collect") == (
+        "raw/0007-local-0-threads=2.collect.json.gz"
+    )
+    assert "/" not in trial.raw_name(7, "../../etc: x", "stdout")[4:]
