@@ -201,7 +201,13 @@ def test_cores_packed_and_spread_have_the_same_number_and_memory_policy():
     }
     found, _ = cells(host, "cores:6-spread", baseline=None)
     assert found["cores:6-spread"]["cpus"] == "0-1,4-5,8,12"
-    with pytest.raises(Fault, match="this host has 16 usable cores, not 17"):
+    topologies.offline(host, [4, 20, 5, 21, 6])  # node 1 keeps 7,23 and 22
+    found, _ = cells(host, "cores:node-node", "cores:node-spread", baseline=None)
+    assert {name: cell["cpus"] for name, cell in found.items()} == {
+        "cores:2-node": "0-1",
+        "cores:2-spread": "0,7",
+    }
+    with pytest.raises(Fault, match="this host has 14 usable cores, not 17"):
         cells(host, "cores:17-spread", baseline=None)
 
 

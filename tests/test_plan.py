@@ -208,12 +208,13 @@ def test_a_sweep_keeps_the_cpus_and_merges_what_is_the_same(drivers):
 def test_swept_cells_are_compared_at_the_same_value(drivers):
     sweep = {
         "option": "threads",
-        "values": [1, "all"],
+        "values": [1, 2, "half", "all"],
         "bindings": ["remote", "unbound", "local"],
     }
     found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
     assert found["remote:0-1/threads=1"]["baseline"] == "local:0/threads=1"
     assert found["unbound/threads=1"]["baseline"] == "local:0/threads=1"
+    assert found["remote:0-1/threads=2"]["baseline"] == "local:0/threads=2"
     assert found["remote:0-1"]["baseline"] == "local:0"
     sweep["bindings"] = ["remote"]
     found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
@@ -221,6 +222,16 @@ def test_swept_cells_are_compared_at_the_same_value(drivers):
     sweep.update(option="repeat", values=[5, 9])
     found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
     assert found["remote:0-1/repeat=9"]["options"]["repeat"] == 9
+
+
+def test_a_swept_cell_may_meet_its_baseline_at_the_baselines_own_value(drivers):
+    sweep = {"option": "threads", "values": [2, 4], "bindings": ["local"]}
+    asked = request(
+        bindings=["one-thread-per-core", "local"], baseline="one-thread-per-core", sweep=sweep
+    )
+    found = by_id(plan.make(asked, topologies.topology(1, cores=4, threads=2)))
+    assert found["local:0/threads=4"]["baseline"] == "one-thread-per-core:0"
+    assert found["local:0/threads=2"]["baseline"] is None  # that one was not swept
 
 
 def test_without_numactl_only_what_needs_none_is_left(drivers):
@@ -239,6 +250,10 @@ def test_warnings_say_what_this_plan_cannot_decide(drivers):
     assert warnings[0].startswith("2 blocks can decide nothing, 6 are the fewest")
     assert warnings[1].startswith("this host has one NUMA node")
     assert "--allow-host-changes: kernel.numa_balancing = 0" in warnings[2]
+    host = topologies.topology(2)
+    host["nodes"][1].update(memory_bytes=0)
+    warnings = plan.make(request(), host)["warnings"]
+    assert len(warnings) == 1 and warnings[0].startswith("fewer than two nodes have memory")
     made = plan.make(request(bindings=["remote"]), topologies.topology(1))
     assert made["order"] == [] and made["cells"] == []
     assert any("nothing will be measured" in warning for warning in made["warnings"])

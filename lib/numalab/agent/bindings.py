@@ -664,14 +664,10 @@ def link(cells: Sequence[Cell]) -> None:
     for cell in cells:
         node = _own_node(cell)
         candidates = [b for b in baselines if node is None or _own_node(b) in (node, None)]
-        # Of those the one that shares most with the cell: its node, its CPUs, its memory policy.
+        # Of those the one that shares most with the cell: its CPUs, else its memory policy.
         best = max(
             candidates,
-            key=lambda b: (
-                node is not None and _own_node(b) == node,
-                b["cpus"] == cell["cpus"],
-                b["memory"] == cell["memory"],
-            ),
+            key=lambda b: (b["cpus"] == cell["cpus"], b["memory"] == cell["memory"]),
             default=None,
         )
         cell["baseline"] = best["id"] if best and cell["role"] != "baseline" else None
