@@ -1,0 +1,154 @@
+"""What the collectors cost: results with them on, against results with them off.
+
+Pairs of runs, interleaved, in an order that alternates from pair to pair, so that drift and the
+order itself cancel. The promise: the 95 % interval of the median ratio includes 1 and is no wider
+than ± 2 %. The interval of the median is the distribution-free one by order statistics (David
+and Nagaraja, Order Statistics, 3rd ed., section 7.1).
+
+    python bench/collectors.py [--pairs 20] [--seconds 2] [--cpus LIST]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable, List, Tuple
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "lib"))
+
+from numalab.agent import collectors, cpulist, process  # noqa: E402
+
+WIDEST = 0.02
+OPTIONS = {"perf": True, "interval_s": 1.0}
+
+
+def interval_of_median(values: List[float]) -> Tuple[float, float]:
+    """Return the narrowest pair of order statistics that covers the median with 95 %."""
+    ordered, n = sorted(values), len(values)
+    below = 0.0
+    for k in range(n // 2):
+        below += math.comb(n, k) / 2**n  # P(fewer than k + 1 values lie below the median)
+        if below > 0.025:
+            return (ordered[k - 1], ordered[n - k]) if k else (-math.inf, math.inf)
+    return ordered[max(0, n // 2 - 1)], ordered[min(n - 1, n // 2)]
+
+
+class Bench:
+    """The two workloads, run as the trial engine runs its tools."""
+
+    def __init__(self, folder: Path, cpus: str, seconds: float) -> None:
+        self.folder = folder
+        self.cpus = cpus
+        self.seconds = seconds
+        self.passes = 0
+
+    def _start(self, argv: List[str], *, gated: bool) -> process.Child:
+        bound = ["taskset", "--cpu-list", self.cpus, *argv]
+        return process.start(
+            bound,
+            stdout=self.folder / "out",
+            stderr=self.folder / "err",
+            talks=not gated,
+            gated=gated,
+        )
+
+    def _measure(self, child: process.Child, go: Callable[[], None], on: bool) -> str:
+        collection = collectors.start({"cpus": self.cpus}, child.pid, OPTIONS) if on else None
+        go()
+        ended = child.wait(time.monotonic() + 60 + 10 * self.seconds)
+        if collection:
+            record = collection.stop()
+            if record["perf"] is None:
+                print(f"  (without perf: {record['reasons']['perf']})", file=sys.stderr)
+        if ended is None or ended["exit_status"] != 0:
+            raise SystemExit(f"{child.argv} failed: {(self.folder / 'err').read_text()[:500]}")
+        return (self.folder / "out").read_text()
+
+    def triad(self, on: bool) -> float:
+        """Return GB/s, the best of as many passes as fill the time."""
+        if not self.passes:
+            self.passes = 1
+            one = self._triad(20, False)[1]
+            self.passes = max(10, round(self.seconds / one * 20))
+        return self._triad(self.passes, on)[0]
+
+    def _triad(self, passes: int, on: bool) -> Tuple[float, float]:
+        child = self._start([str(self.folder / "triad"), str(16 << 20), str(passes)], gated=False)
+        while "ready" not in (self.folder / "out").read_text():
+            if child.poll():
+                raise SystemExit(f"the triad failed: {child.ended}")
+            time.sleep(0.02)
+        began = time.monotonic()
+        output = self._measure(child, lambda: child.tell("go"), on)
+        return float(output.split()[-1]), time.monotonic() - began
+
+    def sysbench(self, on: bool) -> float:
+        """Return events per second."""
+        threads = len(cpulist.parse(self.cpus))
+        argv = ["sysbench", "cpu", f"--threads={threads}", f"--time={round(self.seconds)}", "run"]
+        child = self._start(argv, gated=True)
+        output = self._measure(child, child.open_gate, on)
+        found = re.search(r"events per second:\s*([\d.]+)", output)
+        if not found:
+            raise SystemExit("sysbench printed no events per second")
+        return float(found[1])
+
+
+def compare(name: str, run: Callable[[bool], float], pairs: int) -> bool:
+    """Print the median ratio on / off and its interval; return whether the promise holds."""
+    run(False)  # warm up, and find the number of passes
+    ratios = []
+    for pair in range(pairs):
+        first_on = bool(pair % 2)
+        values = {on: run(on) for on in (first_on, not first_on)}
+        ratios.append(values[True] / values[False])
+    low, high = interval_of_median(ratios)
+    middle = statistics.median(ratios)
+    kept = low <= 1 <= high and high - middle <= WIDEST and middle - low <= WIDEST
+    print(
+        f"collectors on / off, {name}: {middle:.4f} [{low:.4f}, {high:.4f}], {pairs} pairs: "
+        f"{'kept' if kept else 'NOT KEPT'}",
+        flush=True,
+    )
+    return kept
+
+
+def main() -> int:
+    """Run both; 0 when the promise holds for both."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--pairs", type=int, default=20)
+    options.add_argument("--seconds", type=float, default=2.0, help="of one run")
+    options.add_argument("--cpus", help="list of CPUs to measure on (default: all allowed)")
+    chosen = options.parse_args()
+    cpus = chosen.cpus or cpulist.format(os.sched_getaffinity(0))
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    kept = []
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name), cpus, chosen.seconds)
+        if compiler:
+            subprocess.run(
+                [compiler, "-O3", "-o", f"{name}/triad", str(HERE / "triad.c"), "-lpthread"],
+                check=True,
+            )
+            kept.append(compare("triad", bench.triad, chosen.pairs))
+        else:
+            print("collectors, triad: not measured, there is no C compiler")
+        if shutil.which("sysbench"):
+            kept.append(compare("sysbench cpu", bench.sysbench, chosen.pairs))
+        else:
+            print("collectors, sysbench cpu: not measured, sysbench is not installed")
+    return 0 if kept and all(kept) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
