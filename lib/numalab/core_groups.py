@@ -9,14 +9,16 @@ whether what is left over looks like nodes that the firmware does not admit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import polars as pl
 from scipy.cluster.hierarchy import cophenet, linkage
 
 from .agent import cpulist
+from .agent.errors import Fault
 
 LEAST_STEP = 1.15
 """Two levels differ by this factor at least: a mesh's or ring's own gradient stays below it."""
@@ -57,7 +59,6 @@ class Groups:
     visible_nodes: int | None
     hidden_nodes: bool | None
     evidence: str
-    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -114,6 +115,59 @@ def infer(
         nearer = partition
     hidden, evidence = _hidden(levels[:-1], partitions[:-1], known, topology, logs, virtual)
     return Groups(levels, _visible_nodes(topology), hidden, evidence)
+
+
+def from_measurements(
+    measurements: pl.DataFrame, topology: dict[str, Any], *, virtual: bool | None = None
+) -> Groups:
+    """Infer the levels from a run's ``core_latency`` rows: each pair's median over the blocks.
+
+    ``x`` and ``y`` name the two CPUs. Rows graded error are left out. Raises Fault when no row
+    names a pair.
+    """
+    rows = measurements.filter(
+        (pl.col("metric") == "core_latency")
+        & (pl.col("grade") != "error")
+        & (pl.col("value") > 0)
+        & pl.col("x").is_not_null()
+        & pl.col("y").is_not_null()
+    )
+    if rows.is_empty():
+        raise Fault(
+            "the run holds no core-to-core latency", "measure it with numalab run core-to-core"
+        )
+    pairs = rows.group_by("x", "y").agg(pl.col("value").median())
+    cpus = sorted({int(cpu) for cpu in [*pairs["x"], *pairs["y"]]})
+    place = {cpu: index for index, cpu in enumerate(cpus)}
+    matrix = np.full((len(cpus), len(cpus)), np.nan)
+    for x, y, value in pairs.iter_rows():
+        matrix[place[int(x)], place[int(y)]] = value
+    return infer(matrix, cpus, topology, virtual=virtual)
+
+
+def markdown(
+    measurements: pl.DataFrame, topology: dict[str, Any], *, virtual: bool | None = None
+) -> str:
+    """Return the levels as a Markdown table, with what they say about hidden nodes."""
+    try:
+        found = from_measurements(measurements, topology, virtual=virtual)
+    except Fault as fault:
+        return f"No groups: {fault.what}."
+    lines = ["| level | latency (ns) | groups | CPUs | what the firmware calls them |",
+             "| ---: | ---: | ---: | --- | --- |"]  # fmt: skip
+    for number, level in enumerate(found.levels, 1):
+        shown = " · ".join(cpulist.format(group) for group in level.groups[:8])
+        more = f" · … {len(level.groups) - 8} more" if len(level.groups) > 8 else ""
+        name = level.explains or "nothing it lists"
+        lines.append(
+            f"| {number} | {level.latency_ns:.1f} | {len(level.groups)} | {shown}{more} | {name} |"
+        )
+    heading = {
+        True: "This host seems to hide its nodes",
+        False: "No sign of hidden nodes",
+        None: "Whether nodes are hidden cannot be told",
+    }[found.hidden_nodes]
+    return "\n".join([*lines, "", f"{heading}: {found.evidence}."])
 
 
 # ---------------------------------------------------------------- the tree and its cuts

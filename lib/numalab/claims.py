@@ -1,0 +1,563 @@
+"""Claims of an experiment file, and the verdict that a run gives on each.
+
+A claim names its cells, how node pairs are aggregated and its margin; the verdict is *supported*,
+*refuted*, *inconclusive* or *not testable here*, with the figures that decided. Only verified
+rows count.
+
+How pairs are aggregated. A pair is a cell of the binding ``cell`` and its partner of the binding
+``against``; each pair has its own ratio, paired by block (``statistics.paired_ratio``). Where a
+metric has several points, each pair counts once per point.
+
+- ``every`` (default): all pairs hold. Supported when each pair's own 95 % interval does, which
+  needs no correction (intersection-union test; Berger, Technometrics 24, 1982); refuted when any
+  pair refutes it at the 95 % level corrected for the number of pairs (Bonferroni).
+- ``worst``: the pair that loses most: the lowest ratio where higher is better, the highest where
+  lower is better. "The lowest is at most r" means that some pair is, so it is supported when any
+  pair's corrected interval is, and refuted when every pair's own interval lies above r; "the
+  lowest is at least r" is the same as ``every``.
+- ``median``: per block the median over the pairs of their log ratios, averaged over the blocks;
+  the interval resamples blocks.
+- ``nearest``, ``farthest``: the median over the pairs that the plan ranks so.
+
+A verdict that says "there is a difference" counts only where the deciding interval also lies
+outside the A/A control's (see ``statistics.effect``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from . import statistics
+from .agent.errors import Fault
+from .statistics import BLOCKS_NEEDED, Ratio
+
+SUPPORTED = "supported"
+REFUTED = "refuted"
+INCONCLUSIVE = "inconclusive"
+NOT_TESTABLE = "not testable here"
+
+_REAL_WHEN_EMULATED = ("numastat", "vmstat", "placement")
+_REAL_SOFTWARE_EVENTS = (
+    "page-faults", "minor-faults", "major-faults", "context-switches", "cpu-migrations",
+)  # fmt: skip
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Comparison(_Strict):
+    """A predicate on the ratio of two bindings.
+
+    ``cell`` and ``against`` are a binding's name (``remote``), a binding and the rest of a swept
+    cell's id (``local/threads=2``) or a cell's id. ``per`` divides the metric by another one of
+    the same trial (misses per instruction). ``points`` names the points; without it all count.
+    Exactly one of the four ``ratio_…`` and ``same_within`` is given.
+    """
+
+    metric: str
+    cell: str
+    against: str
+    per: str | None = None
+    pairs: Literal["every", "median", "worst", "nearest", "farthest"] = "every"
+    points: list[str] | None = None
+    ratio_at_most: float | None = Field(None, gt=0)
+    ratio_at_least: float | None = Field(None, gt=0)
+    ratio_between: tuple[float, float] | None = None
+    same_within: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _one_margin(self) -> Comparison:
+        margins = ["ratio_at_most", "ratio_at_least", "ratio_between", "same_within"]
+        given = [name for name in margins if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of {', '.join(margins)}")
+        if self.ratio_between and not 0 < self.ratio_between[0] < self.ratio_between[1]:
+            raise ValueError("ratio_between is [lower, higher], both above 0")
+        return self
+
+    @property
+    def bounds(self) -> tuple[float | None, float | None]:
+        """The least and the greatest ratio that hold; None where there is no bound."""
+        if self.ratio_between:
+            return self.ratio_between
+        if self.same_within:
+            return 1 / (1 + self.same_within), 1 + self.same_within
+        return self.ratio_at_least, self.ratio_at_most
+
+
+class Presence(_Strict):
+    """A predicate on what is there: ``groups: hidden``: the firmware hides the host's nodes."""
+
+    groups: Literal["hidden"]
+
+
+class Claim(_Strict):
+    """A statement, where it comes from, and when a run bears it out (all predicates hold)."""
+
+    id: str
+    says: str
+    source: str
+    holds_if: Comparison | Presence | list[Comparison | Presence]
+
+    @property
+    def predicates(self) -> list[Comparison | Presence]:
+        """``holds_if`` as a list."""
+        return self.holds_if if isinstance(self.holds_if, list) else [self.holds_if]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one run says about one claim; ``because`` is a sentence with the figures."""
+
+    claim: str
+    says: str
+    source: str
+    host: str
+    verdict: str
+    because: str
+    cells: list[str]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    verdict: str
+    because: str
+    cells: tuple[str, ...] = ()
+
+
+def load(claims: Iterable[Claim | dict[str, Any]]) -> list[Claim]:
+    """Return the claims of an experiment file; Fault names the claim and key that is wrong."""
+    read = []
+    for entry in claims:
+        try:
+            read.append(entry if isinstance(entry, Claim) else Claim.model_validate(entry))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"] if not _is_model(part))
+            name = entry.get("id", "without an id") if isinstance(entry, dict) else repr(entry)
+            raise Fault(
+                f"claim {name}: {where or 'holds_if'}: {first['msg']}",
+                "CONTRIBUTING.md shows what a claim may say",
+            ) from None
+    repeated = [a.id for a, b in itertools.combinations(read, 2) if a.id == b.id]
+    if repeated:
+        raise Fault(f"two claims are called {repeated[0]}", "give each an id of its own")
+    return read
+
+
+def _is_model(part: object) -> bool:
+    return isinstance(part, str) and (part[:1].isupper() or "[" in part)
+
+
+def judge_all(
+    claims: Iterable[Claim | dict[str, Any]],
+    measurements: pl.DataFrame,
+    host_record: dict[str, Any],
+    plan: dict[str, Any],
+) -> list[Verdict]:
+    """Return the verdict on each claim, in their order."""
+    return [judge(claim, measurements, host_record, plan) for claim in load(claims)]
+
+
+def judge(
+    claim: Claim, measurements: pl.DataFrame, host_record: dict[str, Any], plan: dict[str, Any]
+) -> Verdict:
+    """Return the verdict of one run (its measurements, host record and plan) on a claim.
+
+    A claim of several predicates is refuted when one is, else not testable here when one is not,
+    else inconclusive when one is, else supported.
+    """
+    judged = [
+        _presence(measurements, host_record)
+        if isinstance(predicate, Presence)
+        else _comparison(predicate, measurements, host_record, plan)
+        for predicate in claim.predicates
+    ]
+    verdict = next(
+        word
+        for word in (REFUTED, NOT_TESTABLE, INCONCLUSIVE, SUPPORTED)
+        if any(one.verdict == word for one in judged)
+    )
+    deciding = judged if verdict == SUPPORTED else [one for one in judged if one.verdict == verdict]
+    cells = list(dict.fromkeys(cell for one in judged for cell in one.cells))
+    because = "; ".join(one.because for one in deciding)
+    return Verdict(claim.id, claim.says, claim.source, host_record["host"], verdict, because, cells)
+
+
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """Return the verdicts as a Markdown table: claim, source, host, verdict, because."""
+
+    def plain(text: str) -> str:
+        return " ".join(text.split()).replace("|", "\\|")
+
+    rows = ["| claim | source | host | verdict | because |", "| --- | --- | --- | --- | --- |"]
+    for one in verdicts:
+        told = (one.says, one.source, one.host, f"**{one.verdict}**", one.because)
+        rows.append(f"| {' | '.join(plain(text) for text in told)} |")
+    return "\n".join(rows)
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+def _comparison(
+    predicate: Comparison,
+    measurements: pl.DataFrame,
+    host_record: dict[str, Any],
+    plan: dict[str, Any],
+) -> _Judged:
+    try:
+        pairs = _pairs(predicate, plan)
+        names = tuple(dict.fromkeys(cell["id"] for pair in pairs for cell in pair))
+        rows = _rows(predicate, measurements, host_record, names)
+        return _decided(predicate, rows, pairs, names, plan)
+    except _Untestable as why:
+        return _Judged(NOT_TESTABLE, str(why))
+
+
+class _Untestable(Exception):
+    """Why a predicate cannot be tested on this host."""
+
+
+def _pairs(predicate: Comparison, plan: dict[str, Any]) -> list[tuple[dict, dict]]:
+    """The cells that the predicate names, each with its partner."""
+    cells = [cell for cell in plan["cells"] if cell["role"] != "control"]
+    left = _named(predicate.cell, cells, plan)
+    right = _named(predicate.against, cells, plan)
+    if predicate.pairs in ("nearest", "farthest"):
+        left = [cell for cell in left if predicate.pairs in cell.get("rank", [])]
+        if not left:
+            raise _Untestable(f"no {predicate.cell} cell of the plan is ranked {predicate.pairs}")
+    pairs = [(cell, partner) for cell in left for partner in _partners(cell, right)]
+    if not pairs:
+        raise _Untestable(
+            f"no {predicate.against} cell runs on the same CPUs as a {predicate.cell} cell"
+        )
+    return pairs
+
+
+def _named(name: str, cells: list[dict], plan: dict[str, Any]) -> list[dict]:
+    """Cells by binding, by binding and the rest of a swept cell's id, or by id."""
+    binding, _, rest = name.partition("/")
+    found = [
+        cell
+        for cell in cells
+        if cell["id"] == name
+        or (cell["binding"] == binding and cell["id"].partition("/")[2] == rest)
+    ]
+    if found:
+        return found
+    for skipped in plan.get("skipped", []):
+        if str(skipped["binding"]).partition(":")[0] == binding.partition(":")[0]:
+            raise _Untestable(f"{name} was skipped: {skipped['reason']}")
+    raise _Untestable(f"the run holds no {name} cell")
+
+
+def _partners(cell: dict, candidates: list[dict]) -> list[dict]:
+    """What a cell is compared with: its baseline, else cells on its CPUs, on its nodes, or the
+    only one that there is."""
+    for alike in (
+        lambda other: other["id"] == cell.get("baseline"),
+        lambda other: other["cpus"] == cell["cpus"] and other["threads"] == cell["threads"],
+        lambda other: other["cpu_nodes"] == cell["cpu_nodes"],
+        lambda other: len(candidates) == 1,
+    ):
+        found = [other for other in candidates if alike(other) and other["id"] != cell["id"]]
+        if found:
+            return found
+    return []
+
+
+def _rows(
+    predicate: Comparison,
+    measurements: pl.DataFrame,
+    host_record: dict[str, Any],
+    names: Sequence[str],
+) -> pl.DataFrame:
+    """The verified rows of the metric, divided by ``per`` where asked, the A/A control's too."""
+    wanted = [predicate.metric, *([predicate.per] if predicate.per else [])]
+    rows = measurements.filter(pl.col("metric").is_in(wanted))
+    for metric in wanted:
+        _require(rows.filter(pl.col("metric") == metric), metric, host_record, names)
+    rows = rows.filter((pl.col("grade") == "verified") & pl.col("value").is_finite())
+    value = rows.filter(pl.col("metric") == predicate.metric)
+    if predicate.per:
+        by = rows.filter(pl.col("metric") == predicate.per).select(
+            "run", "cell", "block", pl.col("value").alias("_by")
+        )
+        value = (
+            value.join(by, on=["run", "cell", "block"])
+            .filter(pl.col("_by") > 0)
+            .with_columns(pl.col("value") / pl.col("_by"))
+        )
+    if predicate.points is not None:
+        value = value.filter(pl.col("point").is_in(predicate.points))
+        if value.is_empty():
+            raise _Untestable(
+                f"{predicate.metric} was not measured at {', '.join(predicate.points)}"
+            )
+    if "tool" in value["source"]:  # a collector may count what the tool counts too
+        value = value.filter(pl.col("source") == "tool")
+    tools = value.filter(pl.col("source") == "tool")["tool"].unique().sort().to_list()
+    if len(tools) > 1:
+        raise _Untestable(f"results of different tools make no ratio: {', '.join(tools)}")
+    return value
+
+
+def _require(
+    rows: pl.DataFrame, metric: str, host_record: dict[str, Any], names: Sequence[str]
+) -> None:
+    """Raise why a metric's rows can carry no verdict, if they cannot."""
+    real = pl.col("source").is_in(_REAL_WHEN_EMULATED) | (metric in _REAL_SOFTWARE_EVENTS)
+    if host_record.get("emulated") and (rows.is_empty() or not rows.select(real.all()).item()):
+        raise _Untestable("emulated: timings carry no NUMA meaning")
+    rows = rows.filter(pl.col("cell").is_in(list(names)))
+    if rows.is_empty():
+        raise _Untestable(f"{metric} was not measured")
+    if rows["value"].is_not_null().sum() == 0:
+        reasons = rows["reason"].drop_nulls().unique().sort().to_list()
+        why = f": {'; '.join(reasons[:2])}" if reasons else ""
+        raise _Untestable(f"{metric} could not be measured{why}")
+    if not (rows["grade"] == "verified").any():
+        counts = rows.group_by("grade").agg(pl.col("trial").n_unique()).sort("grade").rows()
+        said = ", ".join(f"{count} graded {grade}" for grade, count in counts)
+        raise _Untestable(f"no trial of these cells is verified ({said})")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One pair at one point: its ratio and the bounds used at each level of confidence."""
+
+    name: str
+    ratio: Ratio
+    aa: Ratio
+
+    def bounds(self, confidence: float) -> tuple[float, float]:
+        logs = np.array([list(self.ratio.logs.values())])
+        low, high = np.exp(statistics.bootstrap_interval(logs, confidence=confidence))
+        return float(low[0]), float(high[0])
+
+    def beyond_control(self, low: float, high: float) -> bool:
+        said = statistics.effect(low, high, self.aa.low, self.aa.high, self.ratio.n)
+        return self.aa.n >= BLOCKS_NEEDED and said == statistics.EFFECT
+
+
+def _decided(
+    predicate: Comparison,
+    rows: pl.DataFrame,
+    cells: list[tuple[dict, dict]],
+    names: tuple[str, ...],
+    plan: dict[str, Any],
+) -> _Judged:
+    points = predicate.points or rows["point"].unique().sort().to_list()
+    several = len(points) > 1
+    controls = {point: statistics.aa_interval(rows, predicate.metric, point) for point in points}
+    pairs = [
+        _Pair(
+            cell["label"] + (f" at {point}" if several else ""),
+            _ratio(rows, cell["id"], partner["id"], point),
+            controls[point],
+        )
+        for cell, partner in cells
+        for point in points
+    ]
+    title = predicate.metric + (f" per {predicate.per}" if predicate.per else "")
+    title += f", {predicate.cell} against {predicate.against}"
+    broken = [pair for pair in pairs if pair.ratio.ratio is None]
+    if len(broken) == len(pairs):
+        raise _Untestable(f"{title}: {broken[0].ratio.reason}")
+    if broken:
+        return _Judged(INCONCLUSIVE, f"{title}: {broken[0].name}: {broken[0].ratio.reason}", names)
+    if predicate.pairs in ("median", "nearest", "farthest") and len(pairs) > 1:
+        pairs = [_median_pair(predicate, pairs)]
+    fewest = min(pairs, key=lambda pair: pair.ratio.n)
+    if fewest.ratio.n < BLOCKS_NEEDED:
+        return _Judged(INCONCLUSIVE, f"{title}: {_too_few(fewest, plan)}", names)
+    lowest = _better(predicate, rows, plan) == "higher"
+    least, greatest = predicate.bounds
+    verdicts = []
+    if least is not None:
+        some = predicate.pairs == "worst" and not lowest
+        verdicts.append(_one_sided(pairs, least, True, some, predicate.same_within is not None))
+    if greatest is not None:
+        some = predicate.pairs == "worst" and lowest
+        verdicts.append(_one_sided(pairs, greatest, False, some, predicate.same_within is not None))
+    verdict = _all_of([verdict for verdict, _ in verdicts])
+    pair = next(pair for said, pair in verdicts if said == verdict)
+    if predicate.pairs == "worst":
+        order = min if lowest else max
+        pair = order(pairs, key=lambda one: one.ratio.ratio)
+    return _Judged(verdict, _sentence(title, predicate, pair, len(pairs), verdict), names)
+
+
+def _ratio(rows: pl.DataFrame, cell: str, partner: str, point: str) -> Ratio:
+    at = rows.filter(pl.col("point") == point)
+    one, other = (at.filter(pl.col("cell") == name) for name in (cell, partner))
+    return statistics.paired_ratio(
+        one["value"].to_list(), other["value"].to_list(),
+        one["block"].to_list(), other["block"].to_list(),
+    )  # fmt: skip
+
+
+def _median_pair(predicate: Comparison, pairs: list[_Pair]) -> _Pair:
+    """All pairs as one: per block the median of the pairs' log ratios, blocks being resampled."""
+    shared = sorted(set.intersection(*(set(pair.ratio.logs) for pair in pairs)))
+    logs = {block: float(np.median([pair.ratio.logs[block] for pair in pairs])) for block in shared}
+    every = set().union(*(pair.ratio.logs for pair in pairs))
+    dropped = dict.fromkeys(sorted(every - set(shared)), "a pair has no verified value")
+    named = "" if predicate.pairs == "median" else f" {predicate.pairs}"
+    name = f"the median of {len(pairs)}{named} pairs"
+    if len(logs) < 2:
+        return _Pair(name, Ratio(None, None, None, len(logs), dropped, None, logs), pairs[0].aa)
+    centre = np.array([list(logs.values())])
+    low, high = np.exp(statistics.bootstrap_interval(centre))
+    ratio = Ratio(
+        float(np.exp(centre.mean())), float(low[0]), float(high[0]), len(logs), dropped, None, logs
+    )
+    return _Pair(name, ratio, pairs[0].aa)
+
+
+def _too_few(pair: _Pair, plan: dict[str, Any]) -> str:
+    profile = plan["request"].get("profile")
+    tail = f" ({profile} judges no claim)" if profile == "smoke" else ""
+    return (
+        f"too few blocks: {pair.ratio.n} verified for {pair.name}, and fewer than {BLOCKS_NEEDED}"
+        f" decide nothing{tail}"
+    )
+
+
+def _better(predicate: Comparison, rows: pl.DataFrame, plan: dict[str, Any]) -> str:
+    """Whether higher or lower values are better: as the experiment says, else by the unit."""
+    measure = plan["request"].get("measure") or {}
+    if predicate.metric in measure and predicate.per is None:
+        return measure[predicate.metric]["better"]
+    return "higher" if rows["unit"][0] in ("GB/s", "MB/s", "1/s") else "lower"
+
+
+def _one_sided(
+    pairs: list[_Pair], bound: float, at_least: bool, some: bool, same: bool
+) -> tuple[str, _Pair]:
+    """Judge "every (some) pair's ratio is at least (at most) the bound", and the deciding pair.
+
+    The side that needs only one pair is corrected for the number of pairs; the other needs none.
+    An equivalence is supported at two times 5 % (90 % interval), as ``statistics.equivalent``.
+    """
+    plain = statistics.CONFIDENCE
+    strict = 1 - (1 - plain) / len(pairs)
+    inside = 0.9 if same else plain
+    # the claim's side has room for "no difference" when 1 lies on it
+    even = bound <= 1 if at_least else bound >= 1
+    holds = [_side(pair, bound, at_least, strict if some else inside, even) for pair in pairs]
+    fails = [
+        _side(pair, bound, not at_least, plain if some else strict, not even) for pair in pairs
+    ]
+    # the pair that speaks most against "every", or most for "some"
+    order = (min if at_least else max) if not some else (max if at_least else min)
+    telling = order(pairs, key=lambda pair: pair.ratio.ratio)
+    if any(holds) if some else all(holds):
+        return SUPPORTED, telling
+    if all(fails) if some else any(fails):
+        return REFUTED, telling
+    return INCONCLUSIVE, telling
+
+
+def _side(pair: _Pair, bound: float, above: bool, confidence: float, even: bool) -> bool:
+    """Whether a pair's interval lies on one side of a bound.
+
+    ``even``: that side has room for "no difference"; where it has none, the interval must lie
+    beyond the A/A control's too.
+    """
+    low, high = pair.bounds(confidence)
+    beyond = low >= bound if above else high <= bound
+    return beyond and (even or pair.beyond_control(low, high))
+
+
+def _all_of(verdicts: list[str]) -> str:
+    for word in (REFUTED, INCONCLUSIVE):
+        if word in verdicts:
+            return word
+    return SUPPORTED
+
+
+def _sentence(title: str, predicate: Comparison, pair: _Pair, count: int, verdict: str) -> str:
+    ratio = pair.ratio
+    which = {"worst": "worst pair, ", "every": ""}.get(predicate.pairs, "")
+    if predicate.pairs == "every" and count > 1:
+        which = f"of {count} pairs the least favourable, "
+    low, high = pair.bounds(statistics.CONFIDENCE)
+    text = (
+        f"{title}: {which}{pair.name}: ratio {ratio.ratio:.3f}, 95 % interval"
+        f" [{low:.3f}, {high:.3f}] from {ratio.n} blocks; the claim asks for {_asked(predicate)}"
+    )
+    if predicate.same_within and verdict == SUPPORTED:
+        inner = pair.bounds(0.9)
+        text += f" (90 % interval [{inner[0]:.3f}, {inner[1]:.3f}])"
+    if verdict == INCONCLUSIVE:
+        text += f"; {_why_open(predicate, pair, low, high)}"
+    if ratio.dropped:
+        text += f"; {len(ratio.dropped)} blocks left out"
+    return text
+
+
+def _why_open(predicate: Comparison, pair: _Pair, low: float, high: float) -> str:
+    least, greatest = predicate.bounds
+    straddled = any(bound is not None and low < bound < high for bound in (least, greatest))
+    if straddled:
+        return "the interval straddles the margin"
+    if pair.aa.low is None:
+        return f"{pair.aa.reason}, so a difference cannot be told from chance"
+    if pair.aa.n < BLOCKS_NEEDED:
+        return "the A/A control has too few verified blocks"
+    if not pair.beyond_control(low, high):
+        return f"not distinguishable from the A/A control [{pair.aa.low:.3f}, {pair.aa.high:.3f}]"
+    return "it does not hold for every pair beyond chance"
+
+
+def _asked(predicate: Comparison) -> str:
+    if predicate.same_within:
+        return f"the same within {predicate.same_within:.0%}"
+    if predicate.ratio_between:
+        return "between {:g} and {:g}".format(*predicate.ratio_between)
+    if predicate.ratio_at_most:
+        return f"at most {predicate.ratio_at_most:g}"
+    return f"at least {predicate.ratio_at_least:g}"
+
+
+# ---------------------------------------------------------------- presence
+
+
+def _presence(measurements: pl.DataFrame, host_record: dict[str, Any]) -> _Judged:
+    """Judge whether the host hides its nodes, from the core-to-core latencies of the run."""
+    from . import core_groups
+
+    if host_record.get("emulated"):
+        return _Judged(NOT_TESTABLE, "emulated: timings carry no NUMA meaning")
+    rows = measurements.filter(
+        (pl.col("metric") == "core_latency")
+        & (pl.col("grade") == "verified")
+        & pl.col("value").is_finite()
+    )
+    if rows.is_empty():
+        return _Judged(NOT_TESTABLE, "no verified core-to-core latency")
+    cells = tuple(rows["cell"].unique().sort().to_list())
+    blocks = rows["block"].n_unique()
+    if blocks < BLOCKS_NEEDED:
+        return _Judged(
+            INCONCLUSIVE,
+            f"too few blocks: {blocks} verified, and fewer than {BLOCKS_NEEDED} decide nothing",
+            cells,
+        )
+    hypervisor = ((host_record.get("before") or {}).get("virt.hypervisor") or {}).get("value")
+    groups = core_groups.from_measurements(
+        rows, host_record["topology"], virtual=hypervisor not in (None, "none")
+    )
+    verdict = {True: SUPPORTED, False: REFUTED, None: INCONCLUSIVE}[groups.hidden_nodes]
+    return _Judged(verdict, groups.evidence, cells)
