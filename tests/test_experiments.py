@@ -1,0 +1,111 @@
+"""Experiment files: every committed one is sound; a wrong one gets a message, not a guess."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from numalab import claims, experiments
+from numalab.agent.errors import Fault
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NAMES = sorted(path.stem for path in (REPOSITORY / "experiments").glob("*.yml"))
+
+GOOD = """
+question: What?
+notebook: stream.ipynb
+tool: {name: stream}
+bindings: [local]
+baseline: local
+measure: {triad: {unit: GB/s, better: higher}}
+profiles:
+  smoke: {blocks: 2, array: 16MiB}
+"""
+
+
+def _write(tmp_path, text):
+    path = tmp_path / "mine.yml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_committed_experiment_is_sound(name):
+    loaded = experiments.load(name)
+    assert loaded.question.endswith("?")
+    assert (REPOSITORY / "notebooks" / loaded.notebook).is_file()
+    assert set(loaded.profiles) == {"smoke", "quick", "full"}
+    assert len(claims.load(loaded.claims)) == len(loaded.claims)
+    if len(loaded.bindings) > 1 and loaded.control:
+        # Fewer than 6 blocks decide nothing: only smoke may have them.
+        assert loaded.profiles["quick"].blocks >= 6 and loaded.profiles["full"].blocks >= 6
+
+
+def test_profile_keys_that_are_not_ours_are_options_of_the_tool(tmp_path):
+    request = experiments.load(_write(tmp_path, GOOD)).request("smoke", "here", seed=3)
+    assert request["tool"]["prefer"] == ["stream"]
+    assert request["tool"]["options"] == {"array": "16MiB"}
+    assert (request["blocks"], request["seed"], request["headline"]) == (2, 3, "triad")
+
+
+def test_the_command_line_overrides_the_file(tmp_path):
+    loaded = experiments.load(_write(tmp_path, GOOD))
+    request = loaded.request(
+        "smoke", "here", bindings=["unbound"], blocks=9, tool="probe", options={"array": 5}
+    )
+    assert request["bindings"] == ["unbound"] and request["blocks"] == 9
+    assert request["tool"]["prefer"] == ["probe"] and request["tool"]["options"]["array"] == 5
+
+
+def test_a_seed_is_drawn_when_none_is_given(tmp_path):
+    loaded = experiments.load(_write(tmp_path, GOOD))
+    seeds = {loaded.request("smoke", "here")["seed"] for _ in range(5)}
+    assert len(seeds) == 5 and 0 not in seeds
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("question: What?", "question: [unclosed"), r"mine\.yml, line \d+: "),
+        (("question: What?", "question: What?\nquestion: Again?"), "'question' stands twice"),
+        (("bindings: [local]", "bindngs: [local]"), "unknown key, did you mean bindings"),
+        (("blocks: 2", "blocks: 0"), "profiles.smoke.blocks: input should be greater"),
+        (("blocks: 2", "blocks: many"), "profiles.smoke.blocks: input should be a valid integer"),
+        (("better: higher", "better: bigger"), "measure.triad.better"),
+        (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path, change, words):
+    with pytest.raises(Fault, match=words):
+        experiments.load(_write(tmp_path, GOOD.replace(*change)))
+
+
+@pytest.mark.parametrize("content", ["", "just text", "- a\n- list", "\x00\xff"])
+def test_what_is_no_mapping_is_refused(tmp_path, content):
+    path = tmp_path / "mine.yml"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(Fault):
+        experiments.load(path)
+
+
+def test_an_unknown_experiment_names_the_nearest():
+    with pytest.raises(Fault, match="did you mean stream"):
+        experiments.load("steam")
+
+
+def test_an_unknown_profile_names_those_there_are():
+    with pytest.raises(Fault, match="smoke, quick, full"):
+        experiments.load("stream").request("slow", "here")
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (REPOSITORY / "notebooks").glob("*.ipynb")))
+def test_notebooks_are_thin(name):
+    book = nbformat.read(REPOSITORY / "notebooks" / name, as_version=4)
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert len(book.cells) <= 14
+    assert sum("parameters" in cell.metadata.get("tags", []) for cell in code) == 1
+    for cell in code:
+        assert not re.search(r"^\s*(for|while|def|class|try|with)\b", cell.source, re.MULTILINE)
+        assert not re.search(r"subprocess|open\(|polars|import re\b", cell.source), cell.source
+        assert len(cell.source.splitlines()) <= 6, "logic belongs in the library"
