@@ -85,7 +85,10 @@ def test_nearest_and_farthest_take_one_node_for_each_cpu_node():
     assert pairs["remote:0-1"] == ["nearest"] and pairs["remote:0-4"] == ["farthest"]
     assert pairs["remote:5-4"] == ["nearest"] and pairs["remote:5-0"] == ["farthest"]
     assert len(pairs) == 16
-    assert any("nodes 4-7 are equally farthest" in n for n in found["remote:0-4"]["notes"])
+    assert any(
+        "nodes 4-7 are equally far from node 0: node 4 stands for them" in n
+        for n in found["remote:0-4"]["notes"]
+    )
     every, _ = cells(host, "remote", baseline=None)
     assert len(every) == 56
     assert {name for name, cell in every.items() if cell["rank"]} == set(pairs)
@@ -125,6 +128,23 @@ def test_a_one_node_host_skips_what_needs_two_nodes():
         "remote": "this host has one node: there is no remote memory",
         "interleave": "this host has one node: there is nothing to interleave",
     }
+
+
+def test_a_kernel_without_numa_leaves_only_unbound():
+    host = topologies.topology(1)
+    host["nodes"] = []
+    for cpu in host["cpus"]:
+        cpu["node"] = None
+    found, skipped = cells(host, "unbound", "local", "remote", "interleave", "cores:node-spread")
+    assert list(found) == ["unbound"] and found["unbound"]["cpu_nodes"] == ""
+    assert set(skipped) == {"local", "remote", "interleave", "cores:node-spread"}
+    assert set(skipped.values()) == {
+        "the kernel of this host shows no NUMA nodes with CPUs that may be used"
+    }
+    with pytest.raises(Fault, match="numactl cannot bind"):
+        cells(host, {"cpus": "0"})
+    with pytest.raises(Fault, match="shows no NUMA nodes.*this host has nodes none"):
+        cells(host, {"local": 0})
 
 
 def test_memory_without_cpus_is_remote_memory_and_never_local():

@@ -250,6 +250,9 @@ def test_warnings_say_what_this_plan_cannot_decide(drivers):
     assert warnings[0].startswith("2 blocks can decide nothing, 6 are the fewest")
     assert warnings[1].startswith("this host has one NUMA node")
     assert "--allow-host-changes: kernel.numa_balancing = 0" in warnings[2]
+    made = plan.make(request(bindings=["unbound"], baseline=None, blocks=1, control=False),
+                     topologies.topology(2))  # fmt: skip
+    assert made["warnings"] == []  # nothing is compared
     host = topologies.topology(2)
     host["nodes"][1].update(memory_bytes=0)
     warnings = plan.make(request(), host)["warnings"]

@@ -374,6 +374,8 @@ def _resolve_one(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Fou
         return [_explicit(host, *argument)], []
     if not host.cpus_of:
         reason = "the kernel of this host shows no NUMA nodes with CPUs that may be used"
+        if isinstance(argument, tuple) and name != "cores":  # nodes that are named
+            raise Fault(f"{binding.text}: {reason}", _what_exists(host))
         return [], [(binding.text, reason)]
     if name == "cores":
         return _cores(host, binding)
@@ -468,9 +470,10 @@ def _pair(host: Host, here: int, there: int) -> Cell:
             continue
         rank.append(name)
         if len(nodes) > 1:
+            how = "near" if name == "nearest" else "far"
             notes.append(
-                f"by distance from node {here}, nodes {cpulist.format(nodes)} are equally "
-                f"{name}: node {there} stands for them"
+                f"nodes {cpulist.format(nodes)} are equally {how} from node {here}: "
+                f"node {there} stands for them"
             )
     own, other = host.distance(here, here), host.distance(here, there)
     if own is not None and other is not None and other <= own:

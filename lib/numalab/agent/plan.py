@@ -436,7 +436,7 @@ def _warnings(
     warnings = []
     if not cells:
         warnings.append("none of these bindings exists on this host: nothing will be measured")
-    elif request["blocks"] < FEWEST_BLOCKS:
+    elif request["blocks"] < FEWEST_BLOCKS and any(cell["baseline"] for cell in cells):
         warnings.append(
             f"{_count(request['blocks'], 'block')} can decide nothing, {FEWEST_BLOCKS} are the "
             "fewest: results are shown as points and no claim is judged"
