@@ -64,7 +64,7 @@ def parse(text: str) -> List[Record]:
     return out
 
 
-def _mapping(line: Line, match: "re.Match[str]") -> List[Record]:
+def _mapping(line: Line, match: re.Match[str]) -> List[Record]:
     nodes = match.group("nodes")
     if nodes is not None:
         try:

@@ -56,7 +56,7 @@ class _Table:
         self.seen: Dict[Tuple[str, object], Line] = {}
         self.sums: Dict[str, float] = {}  # of the nodes' cells so far, by row
 
-    def head(self, line: Line, match: "re.Match[str]") -> None:
+    def head(self, line: Line, match: re.Match[str]) -> None:
         self.end_block(line)
         self.by_pid = bool(match.group(1)) or (self.by_pid and not match.group(1))
         self.columns = [int(n) for n in re.findall(r"\d+", match.group(2) or "")]
@@ -126,7 +126,7 @@ def parse(text: str) -> List[Record]:
     return out
 
 
-def _restarts(table: _Table, match: "re.Match[str]") -> bool:
+def _restarts(table: _Table, match: re.Match[str]) -> bool:
     """Whether a head begins a new default table (a second capture) and not a further block."""
     nodes = [int(n) for n in re.findall(r"\d+", match.group(2) or "")]
     return bool(nodes) and any(key[1] == nodes[0] for key in table.seen)

@@ -319,7 +319,7 @@ class _Text:
             record.update(metric_value=value, metric_unit=metric_unit)
         self.out.append(record)
 
-    def metric(self, line: Line, match: "re.Match[str]", where: Record, fields: Record) -> None:
+    def metric(self, line: Line, match: re.Match[str], where: Record, fields: Record) -> None:
         value, unit = _comment(line, match["comment"].strip())
         record: Record = {"kind": "metric", "name": unit.lstrip("% ") or unit, "value": value}
         record["unit"] = unit
@@ -435,20 +435,19 @@ def _is_count(field: str) -> bool:
 def _csv_row(line: Line, fields: List[str], sep: str) -> Record:
     where = _csv_prefix(line, fields)
     aggregate = str(where.get("aggregate", ""))
-    # The number of CPUs stands before the count; a count has a unit (perhaps empty) behind it.
-    if aggregate and re.fullmatch(r"\d+", fields[0] if fields else "") and len(fields) > 1:
-        if _is_count(fields[1]) or fields[1] == "":
-            rest = [field for field in fields[1:] if field]
-            if _is_count(fields[1]) or len(rest) <= 2:
-                where["cpus"] = int(fields.pop(0))
-    if fields and all(not field for field in fields[:-2]) and len(fields) >= 4:
-        if fields[-1] and (not fields[-2] or re.match(r"[-+]?(?:\d|nan|inf)", fields[-2])):
-            value = _decimal(line, fields[-2]) if fields[-2] else None
-            record: Record = {"kind": "metric", "name": fields[-1], "value": value}
-            record["unit"] = fields[-1]
-            if value is None:
-                record["reason"] = "perf printed no number"
-            return {**record, **where}
+    # The number of CPUs stands before the count, or before the empty fields of a metric's row.
+    if aggregate and len(fields) > 1 and re.fullmatch(r"\d+", fields[0]):
+        lone_metric = not fields[1] and len([field for field in fields[1:] if field]) <= 2
+        if _is_count(fields[1]) or lone_metric:
+            where["cpus"] = int(fields.pop(0))
+    lone = len(fields) >= 4 and not any(fields[:-2]) and bool(fields[-1])
+    if lone and re.match(r"(?:[-+]?(?:\d|nan|inf)|\Z)", fields[-2]):
+        value = _decimal(line, fields[-2]) if fields[-2] else None
+        record: Record = {"kind": "metric", "name": fields[-1], "value": value}
+        record["unit"] = fields[-1]
+        if value is None:
+            record["reason"] = "perf printed no number"
+        return {**record, **where}
     if not fields or not _is_count(fields[0]):
         refuse(NAME, line, "this row has no count where perf prints one")
     bad = fields[0].startswith("<")

@@ -37,8 +37,14 @@ _HEAD = re.compile(
 _KERNEL = re.compile(r"(Copy|Scale|Add|Triad):\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\Z")
 _VERSION = re.compile(r"STREAM version \$Revision: ?([\d.]+) ?\$\Z|STREAM Version ([\w. $:]+)\Z")
 _VALUES = (
-    ("element_bytes", r"This system uses +(\d+) bytes per (?:array element|DOUBLE PRECISION word)\."),
-    ("array_elements", r"Array size =\s+(\d+)(?: \(elements\))?(?:, Offset =\s+(\d+)(?: \(elements\))?)?"),
+    (
+        "element_bytes",
+        r"This system uses +(\d+) bytes per (?:array element|DOUBLE PRECISION word)\.",
+    ),
+    (
+        "array_elements",
+        r"Array size =\s+(\d+)(?: \(elements\))?(?:, Offset =\s+(\d+)(?: \(elements\))?)?",
+    ),
     ("offset", r"Offset\s+=\s+(\d+)"),
     ("iterations", r"Each kernel will be executed (\d+) times\."),
     ("iterations", r"Each test is run +(\d+) times(?:, but only)?"),
@@ -52,7 +58,8 @@ _SAID = re.compile(
     r"(?:-{5,}|Memory per array = .*\(=? ?.*\)\.|Total memory required[ =].*"
     r"|The \*best\* time for each (?:kernel|test) \(excluding the first iteration\)"
     r"|will be used to compute the reported bandwidth\."
-    r"|the \*best\* time for each(?: is used\.?| test is used)?|only the \*best\* time for each is used\."
+    r"|the \*best\* time for each(?: is used\.?| test is used)?"
+    r"|only the \*best\* time for each is used\."
     r"|but only the \*best\* time for each(?: test)? is used\.?"
     r"|\*EXCLUDING\* the first and last iterations"
     r"|Printing one line per active thread\.+"
@@ -65,8 +72,7 @@ _SAID = re.compile(
     r"|For best results, please be sure you know the|precision of your system timer\.?"
     r"|Results Comparison:.*|Expected\s*:.*|Observed\s*:.*|Rel Errors on a, b, c:.*"
     r"|Double precision appears to have \d+ digits of accuracy|Assuming \d+ bytes per DOUBLE"
-    r" PRECISION word|The total memory requirement is\s+\d+ MB|You are running each test\s+\d+ times"
-    r"|--)\Z"
+    r" PRECISION word|The total memory requirement is\s+\d+ MB|--)\Z"
 )
 _VALID = re.compile(r"Solution Validates(?:: avg error less than (\S+) on all three arrays|!)?\Z")
 _FAILED = re.compile(
@@ -159,13 +165,17 @@ def _value(line: Line, row: str, setup: Dict[str, Optional[int]]) -> bool:
     return False
 
 
-def _kernel(line: Line, match: "re.Match[str]") -> Record:
+def _kernel(line: Line, match: re.Match[str]) -> Record:
     words = match.groups()[1:]
-    for word, decimals in zip(words, ("1", "4,6", "4,6", "4,6")):
-        if not re.fullmatch(rf"\d+\.\d{{{decimals}}}", word) and not (
-            decimals == "1" and re.fullmatch(r"\d+\.\d{4}", word)  # stream.f and 5.0 to 5.8
-        ):
-            refuse(NAME, line, f"{word!r} is not a number as STREAM prints it")
+    # 5.10 prints a rate with one decimal and times with six; older versions four and four.
+    forms = {1: 6, 4: 4}
+    decimals = len(words[0].partition(".")[2])
+    shape = rf"\d+\.\d{{{forms.get(decimals, 6)}}}\Z"
+    if decimals not in forms or not re.match(r"\d+\.\d+\Z", words[0]):
+        refuse(NAME, line, f"{words[0]!r} is not a rate as STREAM prints it")
+    for word in words[1:]:
+        if not re.match(shape, word):
+            refuse(NAME, line, f"{word!r} is not a time as STREAM prints it")
     rate, average, minimum, maximum = (float(word) for word in words)
     if rate <= 0 or not minimum <= maximum:
         refuse(NAME, line, "a rate that is not above 0, or a shortest time above the longest")
