@@ -63,7 +63,8 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path):
+def host(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "_huge_page_bytes", lambda: 0)
     return Host(tmp_path)
 
 
@@ -127,6 +128,16 @@ def test_few_pages_need_not_be_spread_evenly_but_must_be_spread(host):
     host.process(10, anon({0: 40, 1: 24}))
     host.process(20, anon({0: 64}))
     assert host.prove(10, cell(spread("0-1")))["ok"] is True
+    assert host.prove(20, cell(spread("0-1")))["ok"] is False
+
+
+@pytest.mark.parametrize("huge, ok", [(0, False), (2 << 20, True)])
+def test_transparent_huge_pages_are_spread_one_by_one(host, monkeypatch, huge, ok):
+    """Nine of them on eight nodes: one node has two, whatever the policy."""
+    monkeypatch.setattr(placement, "_huge_page_bytes", lambda: huge)
+    host.process(10, anon({0: 1024, **dict.fromkeys(range(1, 8), 512)}))
+    assert host.prove(10, cell(spread("0-7")))["ok"] is ok
+    host.process(20, anon({0: 1024}))
     assert host.prove(20, cell(spread("0-1")))["ok"] is False
 
 
