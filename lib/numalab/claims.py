@@ -43,11 +43,6 @@ REFUTED = "refuted"
 INCONCLUSIVE = "inconclusive"
 NOT_TESTABLE = "not testable here"
 
-_REAL_WHEN_EMULATED = ("numastat", "vmstat", "placement")
-_REAL_SOFTWARE_EVENTS = (
-    "page-faults", "minor-faults", "major-faults", "context-switches", "cpu-migrations",
-)  # fmt: skip
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -316,8 +311,9 @@ def _require(
     rows: pl.DataFrame, metric: str, host_record: dict[str, Any], names: Sequence[str]
 ) -> None:
     """Raise why a metric's rows can carry no verdict, if they cannot."""
-    real = pl.col("source").is_in(_REAL_WHEN_EMULATED) | (metric in _REAL_SOFTWARE_EVENTS)
-    if host_record.get("emulated") and (rows.is_empty() or not rows.select(real.all()).item()):
+    sources = rows["source"].unique().to_list()
+    real = sources and all(statistics.real_when_emulated(name, metric) for name in sources)
+    if host_record.get("emulated") and not real:
         raise _Untestable("emulated: timings carry no NUMA meaning")
     rows = rows.filter(pl.col("cell").is_in(list(names)))
     if rows.is_empty():

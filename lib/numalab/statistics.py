@@ -34,6 +34,11 @@ TOO_FEW = "too few blocks"
 NO_CONTROL = "no A/A control"
 CONTROL = "control"
 
+_REAL_SOURCES = ("numastat", "vmstat", "placement")
+_SOFTWARE_EVENTS = (
+    "page-faults", "minor-faults", "major-faults", "context-switches", "cpu-migrations",
+)  # fmt: skip
+
 _USABLE = pl.col("grade").is_in(["verified", "unverified"]) & pl.col("value").is_finite()
 
 
@@ -219,6 +224,15 @@ def equivalent(ratio: Ratio, margin: float) -> bool | None:
     low, high = bootstrap_interval(np.array([list(ratio.logs.values())]), confidence=0.9)
     edge = np.log1p(margin)
     return bool(low[0] >= -edge and high[0] <= edge)
+
+
+def real_when_emulated(source: str, metric: str) -> bool:
+    """Return whether a metric means something on an emulated host.
+
+    The kernel's behaviour there is real (where pages went, faults, migrations); times, speeds and
+    hardware counters are not.
+    """
+    return source in _REAL_SOURCES or metric in (*_SOFTWARE_EVENTS, "exit_status")
 
 
 # ---------------------------------------------------------------- tables of runs
