@@ -390,3 +390,7 @@ def import_logs(
 
     folder = importer.import_logs(files, host_name, experiment, cell or [], note)
     print(f"{folder}   →   numalab report {folder}")
+
+
+if __name__ == "__main__":
+    main()

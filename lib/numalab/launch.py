@@ -108,8 +108,7 @@ def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
     if interrupted:
         raise KeyboardInterrupt
     if code != 0 or last.get("event") != "end":
-        words = said.strip() or f"it ended with status {code} and said nothing"
-        raise Fault(f"the measuring agent failed: {words.removeprefix('numalab: ')}")
+        raise Fault(_why(said.strip(), code))
     return last
 
 
@@ -121,3 +120,12 @@ def _events(agent: subprocess.Popen[str]) -> Iterator[Event]:
         except ValueError:
             raise Fault(f"the agent printed {line.strip()!r}, which is no progress event") from None
         yield event
+
+
+def _why(said: str, code: int) -> str:
+    """The agent's own words; of a bug in it the last line, and how it ended if it said nothing."""
+    if not said:
+        return f"the measuring agent ended with status {code} and said nothing"
+    if "Traceback" in said:
+        return f"the measuring agent met a bug of its own: {said.splitlines()[-1]}"
+    return said.removeprefix("numalab: ").removesuffix(".")

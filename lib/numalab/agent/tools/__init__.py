@@ -42,7 +42,7 @@ PARSERS: Dict[str, Parser] = {
     "innodb-status": Parser("mysql", "parse_innodb_status", "SHOW ENGINE INNODB STATUS"),
 }
 _ALIASES = {"perf": "perf_stat", "mysql-errorlog": "mysql-errlog"}
-MEASURING = ("command", "mlc", "probe", "stream", "sysbench")
+MEASURING = ("command", "host", "mlc", "probe", "stream", "sysbench")
 
 
 def parser(name: str) -> Parse:
@@ -76,11 +76,13 @@ _MARKS = (
         "sysbench",
         r"sysbench \d+\.\d+\S* (?:\(using|  ?multi-threaded)|sysbench \d+\.\d+\S*: +multi",
     ),
+    ("sysbench", r"FATAL: `thread_(?:init|run)' function failed"),
     ("sysbench", r"\[ *\d+s ?\] (?:thds|threads): \d+|Threads fairness:|OLTP test statistics:"),
-    ("perf_stat", r"Performance counter stats for |# +time +.*counts|# started on "),
+    ("perf_stat", r"Performance counter stats for |# +time +\w|# started on "),
     ("perf_stat", r'\{"(?:interval|counter-value|socket|core|cpu|node|die|thread)" : '),
     ("perf_stat", r"(?:[^,;]*[,;]){0,3}[\d.]+([,;])\w*\1[^\d\W][\w.:/=-]*\1\d+\1\d+\.\d\d"),
     ("numastat", r"Per-node (?:numastat|process|system)|node0 +node1|numa_hit +\d+( +\d+)+$"),
+    ("numastat", r"\Anuma_hit +\d+\nnuma_miss +\d+$"),
     ("numactl", r"available: \d+ nodes? \(|physcpubind:"),
     ("zoneinfo", r"Node +\d+, zone +\w+$"),
     ("meminfo", r"(?:Node +\d+ +)?MemTotal: +\d+ kB$"),

@@ -1,0 +1,248 @@
+"""The whole way on this machine: measure everything in smoke, check, tamper, render."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from numalab import check, experiments, runs, statistics, store
+from numalab.agent import journal
+from numalab.agent.errors import Fault
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+EXPERIMENTS = experiments.names()
+
+
+def _numalab(*arguments, runs_in, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "numalab.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "NUMALAB_RUNS": str(runs_in), "NO_COLOR": "1"},
+        **options,
+    )
+
+
+def _tracked_state():
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory):
+    """The folder of all experiments' smoke runs on this machine, measured once a session."""
+    folder = tmp_path_factory.mktemp("runs")
+    before = _tracked_state()
+    done = _numalab(
+        "run", "--all", "--profile", "smoke", "--host", "here", "--seed", "7", runs_in=folder,
+        timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _tracked_state() == before, "a run changed tracked files"
+    return folder
+
+
+def _run(measured, experiment):
+    (found,) = (path for path in (measured / "here").iterdir() if path.name.endswith(experiment))
+    return found
+
+
+@pytest.fixture
+def copy(measured, tmp_path):
+    """Return a function that copies an experiment's run, to be tampered with."""
+
+    def make(experiment="sysbench-cpu"):
+        return Path(shutil.copytree(_run(measured, experiment), tmp_path / "copy" / "run"))
+
+    return make
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_leaves_a_complete_run_that_passes_the_check(measured, experiment):
+    run = runs.load(_run(measured, experiment))
+    assert run.manifest["status"] == "complete"
+    assert (run.folder / "notebook.ipynb").is_file()
+    result = check.check(run.folder)
+    assert result.faults == []
+    assert result.trials == len(run.plan["order"]) > 0
+
+
+def test_what_was_measured_is_there_with_units_and_grades(measured):
+    for experiment in EXPERIMENTS:
+        run = runs.load(_run(measured, experiment))
+        for metric, measure in run.measures.items():
+            rows = run.tool_rows(metric).filter(pl.col("value").is_not_null())
+            assert rows.height > 0, f"{experiment} has no {metric}"
+            assert set(rows["unit"]) == {measure["unit"]}
+            assert set(rows["grade"]) <= {"verified", "unverified"}
+
+
+def test_a_required_placement_is_verified_with_its_proof(measured):
+    run = runs.load(_run(measured, "stream"))
+    local = run.measurements.filter(pl.col("binding") == "local")
+    assert set(local["grade"]) == {"verified"}
+    proofs = list((run.folder / "raw").glob("*local*.placement.json.gz"))
+    assert proofs
+    recorded = json.loads(gzip.decompress(proofs[0].read_bytes()))
+    assert recorded["proofs"][0]["memory"]["anonymous_bytes"] > 0
+
+
+def test_smoke_judges_no_claim_and_says_why(measured):
+    run = runs.load(_run(measured, "stream"))
+    ratios = statistics.ratios(run.measurements, ["triad"])
+    assert set(ratios["decision"].drop_nulls()) <= {"too few blocks", "control"}
+
+
+def test_the_tables_are_derived_again_to_the_letter(measured):
+    for experiment in EXPERIMENTS:
+        folder = _run(measured, experiment)
+        for name, derived in zip(store.FILES, store.derive(folder), strict=True):
+            assert pl.read_parquet(folder / name).equals(derived)
+
+
+def test_one_changed_byte_of_any_file_is_found_and_the_file_named(copy):
+    folder = copy()
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.name in ("notebook.ipynb", "manifest.json"):
+            continue
+        content = path.read_bytes()
+        middle = len(content) // 2
+        changed = bytes([content[middle] ^ 1])
+        path.write_bytes(content[:middle] + changed + content[middle + 1 :])
+        faults = check.check(folder).faults
+        path.write_bytes(content)
+        assert any(path.name in fault for fault in faults), f"{path.name} passed when tampered with"
+    assert check.check(folder).faults == []
+
+
+def test_one_changed_number_is_found_with_its_trial_and_both_values(copy):
+    folder = copy()
+    path = folder / "measurements.parquet"
+    frame = pl.read_parquet(path)
+    row = frame.with_row_index().filter(pl.col("metric") == "events_per_second").row(0, named=True)
+    changed = pl.when(pl.int_range(pl.len()) == row["index"]).then(pl.col("value") * 1.001)
+    frame.with_columns(value=changed.otherwise(pl.col("value"))).write_parquet(path)
+    (fault,) = check.check(folder).faults
+    assert "measurements.parquet" in fault and f"trial {row['trial']}" in fault
+    assert f"{row['value']!r}" in fault
+
+
+def test_a_raw_file_rewritten_with_its_hash_no_longer_matches_the_journal(copy):
+    folder = copy()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    name = next(name for name in manifest["sha256"] if "stdout" in name)
+    text = gzip.decompress((folder / name).read_bytes())
+    text = text.replace(b"events per second:", b"events per second: 9")
+    manifest["sha256"][name] = journal.write_gzip(folder / name, text)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert any(name in fault for fault in check.check(folder).faults)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda f: (f / "manifest.json").unlink(), "manifest.json"),
+        (lambda f: (f / "manifest.json").write_text("{"), "manifest.json"),
+        (lambda f: (f / "host.json").unlink(), "host.json"),
+        (lambda f: (f / "journal.ndjson").write_text(""), "journal.ndjson"),
+        (lambda f: (f / "measurements.parquet").write_bytes(b"PAR1"), "measurements.parquet"),
+        (lambda f: (f / "raw" / "stray.gz").write_bytes(b""), "stray.gz"),
+        (lambda f: _newer(f), "schema version 99"),
+    ],
+)
+def test_damage_is_named(copy, damage, words):
+    folder = copy()
+    damage(folder)
+    try:
+        said = check.check(folder).faults
+    except Fault as fault:
+        said = [str(fault)]
+    assert any(words in line for line in said), said
+
+
+def _newer(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["schema"] = 99
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_verified_grade_without_its_proof_is_found(copy):
+    folder = copy("stream")
+    for path in (folder / "raw").glob("*.placement.json.gz"):
+        path.unlink()
+    assert any("placement" in fault for fault in check.check(folder).faults)
+
+
+def test_the_command_says_what_check_finds_and_exits_by_it(copy, measured):
+    folder = copy()
+    good = _numalab("check", folder, runs_in=measured)
+    assert good.returncode == 0 and "✓" in good.stdout
+    (folder / "host.json").write_text("{}")
+    bad = _numalab("check", folder, runs_in=measured)
+    assert bad.returncode == 1
+    assert "host.json" in bad.stdout and "must not be published" in bad.stdout
+
+
+def test_the_article_is_one_readable_page(measured, tmp_path):
+    done = _numalab("report", "--engine", "nbconvert", "--out", tmp_path / "r", runs_in=measured)
+    assert done.returncode == 0, done.stderr
+    assert "nbconvert" in done.stdout
+    page = (tmp_path / "r" / "_manuscript" / "index.html").read_text()
+    for experiment in EXPERIMENTS:
+        assert f"here-{experiment}.html" in page
+    text = re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+    assert "Figure 1." in text and "Table 1." in text
+    assert not re.search(r"@(fig|tbl|sec)-", text), "a cross-reference was left as it is written"
+    assert "Traceback" not in text and "{{<" not in text
+    triad = runs.load(_run(measured, "stream")).tool_rows("triad").filter(
+        pl.col("cell") == "local:0"
+    )["value"].mean()  # fmt: skip
+    assert f"{triad:.3g}"[:3] in text, "the article does not show this host's own figure"
+
+
+def test_two_runs_compare(measured):
+    stream = _run(measured, "stream")
+    done = _numalab("compare", stream, stream, runs_in=measured)
+    assert done.returncode == 0, done.stderr
+    assert "triad" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "steam"], "did you mean stream"),
+        (["run", "stream", "--profile", "slow"], "smoke, quick, full"),
+        (["run", "stream", "-b", "remte"], "remte"),
+        (["run", "stream", "-b", "local:99"], "99"),
+        (["run", "stream", "--set", "arry=1"], "arry"),
+        (["run", "command", "--", "no-such-program"], "no-such-program"),
+        (["run", "stream", "--tool", "mlc"], "mlc"),
+        (["run"], "name one experiment"),
+        (["check", "no/such/run"], "no/such/run"),
+        (["parse", "lscpu", "no-such-file"], "no-such-file"),
+        (["parse", "no-such-tool", "README.md"], "no-such-tool"),
+        (["parse", "stream", "README.md"], "stream"),
+        (["host", "--root", "no-such-folder"], "no-such-folder"),
+        (["report", "--engine", "latex"], "latex"),
+        (["import", "README.md", "--host", "x"], "README.md"),
+    ],
+)
+def test_bad_input_gets_one_clear_message_and_a_status(arguments, words, tmp_path):
+    done = _numalab(*arguments, runs_in=tmp_path)
+    assert done.returncode not in (0, None)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 12
+    assert list(tmp_path.iterdir()) == [], "something was left behind"
