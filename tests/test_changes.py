@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fake_tool import alive, fake_root, mark
-from numalab.agent import changes, process
+from fake_tool import fake_root
+from numalab.agent import changes
 from numalab.agent.errors import Fault
 
 LIB = str(Path(changes.__file__).resolve().parents[2])
@@ -153,47 +153,43 @@ def test_a_damaged_record_is_said(host):
 
 
 _AGENT = """
-import os, sys, time
+import sys, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from numalab.agent import changes, guard, process
-root, record, number = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-watchman = guard.start("token" + number, record, root)
-process.adopt_orphans()
+from numalab.agent import changes, guard
+root, record = Path(sys.argv[2]), Path(sys.argv[3])
+watchman = guard.start(record, root)
 host = changes.HostChanges(record, None, root)
 host.apply({"kernel.numa_balancing": "0"})
-script = (f"setsid sh -c 'sleep {number} & sleep {number}' & "
-          f"(setsid env -i sleep {number} &) ; trap '' TERM; sleep {number}")
-child = process.start(["/bin/sh", "-c", script], stdout=Path("o"), stderr=Path("e"),
-                      token=watchman.token)
-while len(process.descendants(os.getpid())) < 6:
-    time.sleep(0.01)
-watchman.watch(process.descendants(os.getpid()))
 print(watchman.pid, flush=True)
-if sys.argv[5] == "finish":
-    process.end_trial(child, set())
+if sys.argv[4] == "finish":
     host.restore()
+    (root / "proc/sys/kernel/numa_balancing").write_text("7")
     watchman.dismiss()
 else:
     time.sleep(60)
 """
 
 
-def _agent(tmp_path, root, number, what):
-    script = [sys.executable, "-c", _AGENT, LIB, str(root), str(tmp_path / "record.json")]
-    agent = subprocess.Popen([*script, number, what], stdout=subprocess.PIPE, cwd=tmp_path)
-    watchman = int(agent.stdout.readline())
-    return agent, watchman
+def _agent(tmp_path, root, what):
+    script = [sys.executable, "-c", _AGENT, LIB, str(root), str(tmp_path / "record.json"), what]
+    agent = subprocess.Popen(script, stdout=subprocess.PIPE, cwd=tmp_path)
+    return agent, int(agent.stdout.readline())
+
+
+def _end(agent):
+    agent.kill()
+    # Whoever reads the agent's output sees its end at once: the guard does not hold it open.
+    assert agent.stdout.read() == b""
+    agent.wait()
+    agent.stdout.close()
 
 
 def _gone(pid):
     deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:
-        entry = _state_of(pid)
-        if entry is None:
-            return True
+    while _state_of(pid) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
-    return False
+    return _state_of(pid) is None
 
 
 def _state_of(pid):
@@ -204,46 +200,33 @@ def _state_of(pid):
     return None if state == "Z" else state
 
 
-def test_the_guard_cleans_up_after_a_killed_agent(tmp_path, root):
-    number = mark()
-    agent, watchman = _agent(tmp_path, root, number, "wait")
-    assert _balancing(root) == "0" and len(alive(number)) >= 4
+def test_the_guard_restores_after_a_killed_agent(tmp_path, root):
+    agent, watchman = _agent(tmp_path, root, "wait")
+    assert _balancing(root) == "0"
     assert Path(f"/proc/{watchman}/comm").read_text() == "numalab-guard\n"
     for nuisance in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(watchman, nuisance)
     time.sleep(0.05)
     assert _state_of(watchman) == "S"
-    agent.kill()
-    # Whoever reads the agent's output sees its end at once: the guard does not hold it open.
-    assert agent.stdout.read() == b""
-    agent.wait()
-    agent.stdout.close()
+    _end(agent)
     assert _gone(watchman)
-    assert not alive(number)
     assert _balancing(root) == "1"
     assert not (tmp_path / "record.json").exists()
 
 
-def test_the_guard_just_ends_when_the_agent_is_done(tmp_path, root):
-    number = mark()
-    agent, watchman = _agent(tmp_path, root, number, "finish")
+def test_the_guard_does_nothing_when_the_agent_is_done(tmp_path, root):
+    agent, watchman = _agent(tmp_path, root, "finish")
     assert agent.wait() == 0
     agent.stdout.close()
     assert _gone(watchman)
-    assert not alive(number) and _balancing(root) == "1"
+    assert _balancing(root) == "7"
 
 
 def test_restore_mends_what_is_left_when_the_guard_was_killed_too(tmp_path, root):
-    number = mark()
-    agent, watchman = _agent(tmp_path, root, number, "wait")
+    agent, watchman = _agent(tmp_path, root, "wait")
     os.kill(watchman, signal.SIGKILL)
+    _end(agent)
     assert _gone(watchman)
-    left = alive(number)
-    agent.kill()
-    agent.wait()
-    agent.stdout.close()
     assert _balancing(root) == "0"
     assert changes.restore(tmp_path / "record.json", root)["changes"][0]["restored"]
     assert _balancing(root) == "1"
-    process.end(lambda: alive(number), lambda found: None)
-    assert left

@@ -20,7 +20,7 @@ from numalab.agent.errors import Fault
 @pytest.fixture(autouse=True)
 def leave_orphans_to_init_again():
     yield
-    process._prctl(process._PR_SET_CHILD_SUBREAPER, 0)
+    process.adopt_orphans(False)
 
 
 def _start(tmp_path, argv, **options):
@@ -29,6 +29,7 @@ def _start(tmp_path, argv, **options):
 
 def _finish(child):
     assert child.wait(time.monotonic() + 30) is not None
+    assert child.end() == []
     return child.ended
 
 
@@ -114,7 +115,7 @@ def test_descendants_come_parents_first(tmp_path):
     below = process.descendants(child.pid)
     assert alive(number)[-1] == below[-1]
     assert child.pid in process.descendants(os.getpid())
-    assert process.end_trial(child, set()) == []
+    assert child.end() == []
     _finish(child)
     assert not alive(number)
 
@@ -135,7 +136,7 @@ def test_the_end_of_a_trial_reaches_daemons_and_the_stubborn(tmp_path):
         while len(alive(number)) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert len(alive(number)) == 3
-        assert process.end_trial(child, {bystander.pid}) == []
+        assert child.end() == []
         assert _finish(child)["signal"] == signal.SIGKILL
         assert not alive(number)
         assert process.descendants(os.getpid()) == [bystander.pid]
@@ -153,7 +154,7 @@ def test_a_fork_bomb_is_ended(tmp_path):
                     "sh $0 $((n+1)) & sh $0 $((n+1)) & wait\n")  # fmt: skip
     child = _start(tmp_path, ["/bin/sh", str(bomb), "7"])
     time.sleep(0.05)  # in the middle of its growth
-    assert process.end_trial(child, set()) == []
+    assert child.end() == []
     _finish(child)
     assert not alive(number) and not alive(str(bomb))
 
@@ -180,3 +181,46 @@ def test_a_child_dies_with_its_starter(tmp_path):
     while alive(number) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(number)
+
+
+def test_the_tree_dies_when_the_warden_is_killed(tmp_path):
+    """The one process that ends the others may be killed as well."""
+    process.adopt_orphans()
+    number = mark()
+    script = f"(setsid env -i sleep {number} &); trap '' TERM; sleep {number}; :"
+    child = _start(tmp_path, ["/bin/sh", "-c", script])
+    deadline = time.monotonic() + 10
+    while len(alive(number)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(child.warden, signal.SIGKILL)
+    assert _finish(child)["signal"] == signal.SIGKILL
+    assert not alive(number)
+
+
+def test_the_agents_death_reaches_daemons(tmp_path):
+    number = mark()
+    starter = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from numalab.agent import process\n"
+        f"script = '(setsid env -i sleep {number} &); sleep {number}'\n"
+        "child = process.start(['/bin/sh', '-c', script], stdout=Path('o'), stderr=Path('e'))\n"
+        "print(child.warden, flush=True); time.sleep(60)\n"
+    )
+    lib = str(Path(process.__file__).resolve().parents[2])
+    agent = subprocess.Popen(
+        [sys.executable, "-c", starter, lib], stdout=subprocess.PIPE, cwd=tmp_path
+    )
+    warden = int(agent.stdout.readline())
+    deadline = time.monotonic() + 10
+    while len(alive(number)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(warden, signal.SIGTERM)  # deaf to that
+    agent.kill()
+    assert agent.stdout.read() == b""  # the warden does not hold the agent's output open
+    agent.wait()
+    agent.stdout.close()
+    deadline = time.monotonic() + 10
+    while (alive(number) or os.path.exists(f"/proc/{warden}")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(number) and not os.path.exists(f"/proc/{warden}")

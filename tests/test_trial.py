@@ -16,14 +16,6 @@ from numalab.agent import collectors, placement, process, topology, trial
 from numalab.agent.errors import Fault
 
 
-class _Guard:
-    pid, token = 0, "test"
-
-    def watch(self, pids):
-        self.watched = pids
-        return True
-
-
 @pytest.fixture(scope="module")
 def here():
     return topology.read()
@@ -41,9 +33,7 @@ def measure(tmp_path, here):
         made = plan([do], marks[-1], **request)
         made["cells"][0].update(cell)
         the_driver = tool or driver(protocol)
-        bench = trial.Bench(
-            made, here, tmp_path, the_driver, the_driver.find({}), _Guard(), set(), stopped
-        )
+        bench = trial.Bench(made, here, tmp_path, the_driver, the_driver.find({}), 2, stopped)
         record, metrics = trial.measure(bench, made["order"][0], 1)
         assert not alive(marks[-1])
         return record, metrics, tmp_path
@@ -52,7 +42,7 @@ def measure(tmp_path, here):
     assert not any(alive(number) for number in marks)
     assert process.descendants(os.getpid()) == []
     assert not [p for p in (tmp_path / "raw").iterdir() if p.name.startswith(".")]
-    process._prctl(process._PR_SET_CHILD_SUBREAPER, 0)
+    process.adopt_orphans(False)
 
 
 def _raw(folder, record, kind):

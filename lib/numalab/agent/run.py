@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import struct
@@ -113,7 +112,7 @@ def only_one(name: str) -> Iterator[int]:
                 break
             except OSError:
                 holder = _holder(address)
-                # Its agent is dead: what holds the name is the guard, cleaning up.
+                # A dead agent's guard or warden is still cleaning up.
                 if holder and not os.path.exists(f"/proc/{holder}"):
                     holder = 0
                 if holder or time.monotonic() > deadline:
@@ -159,7 +158,7 @@ class _Run:
         self.signal: Optional[int] = None
         self.deaf = False  # nobody reads the events any more
         self.began = time.monotonic()
-        self.made = 0  # trials of this session
+        self.guard: Optional[guard.Guard] = None
         self.changed: List[Dict[str, Any]] = []
         self.before = 0.0  # seconds that earlier sessions took
 
@@ -303,7 +302,7 @@ class _Run:
                 "make the plan anew and measure into a new directory",
             )
 
-    def _change_host(self) -> None:
+    def _change_host(self, lock: int) -> None:
         wanted = self.request.get("changes") or {}
         if not self.allowed:
             for name, value in wanted.items():
@@ -315,6 +314,7 @@ class _Run:
         elif wanted:
             for line in self.host_changes.announce(wanted):
                 self.warn(line)
+            self.guard = guard.start(self.record, self.host_changes.root, {lock})
             self.host_changes.apply(wanted)
 
     # --- the run ------------------------------------------------------------------------------
@@ -328,20 +328,20 @@ class _Run:
         self.host_changes = changes.HostChanges(
             self.record, self.out / "changes.json", changes_root
         )
-        watchman = guard.start(secrets.token_hex(8), self.record, changes_root, {lock})
         process.adopt_orphans()
-        self.keep = set(process.descendants(os.getpid()))
         try:
             with self._signals():
-                return self._measure(watchman)
+                return self._measure(lock)
         finally:
+            process.adopt_orphans(False)
             try:
                 self._restore_host()
             finally:
-                watchman.dismiss()
+                if self.guard:
+                    self.guard.dismiss()
 
     def _restore_host(self) -> None:
-        if self.allowed and self.record.exists():
+        if self.guard and self.record.exists():
             put_back = self.host_changes.restore()
             self.changed += put_back
             for entry in put_back:
@@ -364,7 +364,7 @@ class _Run:
             for number, handler in earlier.items():
                 signal.signal(number, handler)
 
-    def _measure(self, watchman: guard.Guard) -> Event:
+    def _measure(self, lock: int) -> Event:
         status = "stopped"
         failure: Optional[Fault] = None
         try:
@@ -372,15 +372,14 @@ class _Run:
             self._look_at_host()
             self.manifest.update(status="running", ended=None)
             journal.write_json(self.out / "manifest.json", self.manifest)
-            self._change_host()
+            self._change_host(lock)
             bench = trial.Bench(
                 self.plan,
                 self.topology,
                 self.out,
                 self.driver,
                 self.found,
-                watchman,
-                self.keep,
+                lock,
                 self.stopped,
             )
             self._emit_plan()
@@ -426,7 +425,6 @@ class _Run:
             journal.append(self.out / "journal.ndjson", record)
             self.records.append(record)
             self.done.add(entry["trial"])
-            self.made += 1
             spent += record["times"]["total_s"]
             planned += cell["timing"]["total_s"]
             left = planning.left_s(self.plan, self.done) * (spent / planned if planned else 1.0)

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import signal
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import SCHEMA, bindings, collectors, journal, placement, process
 from . import topology as topology_module
 from .errors import Fault
-from .guard import Guard
 
 OUTPUT_LIMIT_BYTES = 64 << 20  # of one stream of one trial: a tool gone wild must not fill the disk
 _POLL_S = 0.02
@@ -51,8 +49,7 @@ class Bench(NamedTuple):
     folder: Path  # the run directory
     driver: ModuleType
     found: Dict[str, Any]  # what the driver's find() returned
-    guard: Guard
-    keep: Set[int]  # children of the agent that are not the trial's
+    lock: int  # the descriptor of the host's measuring lock
     stopped: Callable[[], bool]
 
 
@@ -165,28 +162,19 @@ class _Trial:
                 self.argv,
                 stdout=self.stdout,
                 stderr=self.stderr,
-                token=self.bench.guard.token,
                 talks=talks,
                 gated=gated,
                 expendable=True,
+                keep_open={self.bench.lock},
             )
-        self._tell_guard()
         self.limit_s = limit_s(self.bench.plan, self.timing)
         self.deadline = time.monotonic() + self.limit_s
-
-    def _tell_guard(self) -> None:
-        below = process.descendants(os.getpid())
-        pids = [pid for pid in below if pid not in self.bench.keep]
-        gone = "the guard process is gone: should the agent be killed too, run `numalab restore`"
-        if not self.bench.guard.watch(pids) and gone not in self.warnings:
-            self.warnings.append(gone)
 
     def _attach(self) -> None:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
             self.collection = collectors.start(self.cell, self.child.pid, asked)
-            self._tell_guard()  # perf is to be ended as well
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None
@@ -253,18 +241,17 @@ class _Trial:
         pause = 0.001
         while not self.child.is_program() and self.child.poll() is None:
             self._check_on_it("start")
-            time.sleep(pause)
+            self.child.wait(time.monotonic() + pause)
         due, step = 0.0, 0.2
         while self.child.poll() is None:
             now = time.monotonic() - self.child.started
             if now >= due:
                 took = self._prove("running", None)
                 self.child.note_peak()
-                self._tell_guard()
                 # Reading numa_maps holds up page faults: a small part of the time at most.
                 due, step = max(step, now + 20 * took), step * (2.5 if step == 0.2 else 2)
             self._check_on_it("end")
-            time.sleep(pause)
+            self.child.wait(time.monotonic() + pause)
             pause = min(pause * 1.5, _POLL_S)
         self.marks["end"] = self.child.started + self.child.ended["wall_s"]
         self._detach()
@@ -319,13 +306,11 @@ class _Trial:
             self._detach()  # first: ended by the kill below, perf could say nothing any more
         except Fault as fault:
             self.warnings.append(str(fault))
-        left = process.end_trial(self.child, self.bench.keep)
+        left = self.child.end() if self.child is not None else []
         if left:
-            self.warnings.append(f"these processes could not be killed: {left}")
-        if self.child is not None and self.child.wait(time.monotonic() + 1) is None:
             raise Fault(
-                f"process {self.child.pid} cannot be killed: it hangs inside the kernel",
-                "look at /proc/PID/stack and the kernel's log; a reboot may be needed",
+                f"these processes cannot be killed: {left}; they hang inside the kernel",
+                "look at the kernel's log; a reboot may be needed",
             )
 
     # --- after --------------------------------------------------------------------------------

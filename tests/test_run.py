@@ -1,0 +1,416 @@
+"""A run can be killed, stopped, starved and resumed: no trial is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+import fake_tool
+from fake_tool import alive, fake_root, mark, plan
+from numalab.agent import journal, process, run, tools
+from numalab.agent.errors import Fault
+
+
+@pytest.fixture(autouse=True)
+def after_each():
+    yield
+    process.adopt_orphans(False)
+
+
+class Host:
+    """A place to run in: directories, a fake root, a lock that no other test has."""
+
+    def __init__(self, folder, monkeypatch):
+        self.root = fake_root(folder / "root")
+        self.out = folder / "runs" / "20261120T220511Z-fake"
+        self.record = folder / "record.json"
+        self.lock = f"numalab-test-{uuid.uuid4()}"
+        self.mark = mark()
+        self.events = []
+        self._monkeypatch = monkeypatch
+
+    def run(self, plan, protocol="handshake", allow=False, emit=None):
+        self._monkeypatch.setattr(tools, "driver", lambda name: fake_tool.driver(protocol),
+                                  raising=False)  # fmt: skip
+        return run.run(
+            plan, self.out, allow_host_changes=allow, emit=emit or self.events.append,
+            record=self.record, changes_root=self.root, lock=self.lock,
+        )  # fmt: skip
+
+    def start(self, plan, **popen):
+        popen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen}
+        return fake_tool.agent(plan, self.out, self.root, self.record, self.lock, **popen)
+
+    def records(self):
+        return journal.read(self.out / "journal.ndjson")
+
+    def manifest(self):
+        return journal.read_json(self.out / "manifest.json")
+
+    def balancing(self):
+        return (self.root / "proc/sys/kernel/numa_balancing").read_text().strip()
+
+    def check_whole(self, plan):
+        """Assert that the run is complete and every byte of it is accounted for."""
+        records, manifest = self.records(), self.manifest()
+        assert [r["trial"] for r in records] == [e["trial"] for e in plan["order"]]
+        assert [r["cell"] for r in records] == [e["cell"] for e in plan["order"]]
+        assert manifest["status"] == "complete" and manifest["ended"]
+        for name, digest in manifest["sha256"].items():
+            assert journal.sha256(self.out / name) == digest, name
+        on_disk = {f"raw/{path.name}" for path in (self.out / "raw").iterdir()}
+        in_manifest = {name for name in manifest["sha256"] if name.startswith("raw/")}
+        assert on_disk == in_manifest
+        assert journal.read_json(self.out / "host.json")["after"]
+
+    def check_clean(self):
+        """Assert that no process and no changed setting is left."""
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline and (alive(self.mark) or self.record.exists()):
+            time.sleep(0.01)
+        assert not alive(self.mark)
+        assert self.balancing() == "1"
+        assert not self.record.exists()
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    host = Host(tmp_path, monkeypatch)
+    yield host
+    process.end(lambda: alive(host.mark), lambda found: None)
+
+
+def test_a_whole_run(host):
+    made = plan(["handshake", "crash"], host.mark)
+    end = host.run(made)
+    assert end == {"event": "end", "status": "complete", "verified": 2, "unverified": 0,
+                   "error": 2, "dir": str(host.out)}  # fmt: skip
+    host.check_whole(made)
+    assert [e["event"] for e in host.events] == ["plan", *["trial"] * 4, "end"]
+    assert host.events[0]["trials"] == 4
+    first, second = host.events[1:3]
+    assert first["headline"] == {"metric": "speed", "value": 42.0, "unit": "1/s"}
+    assert second["headline"] is None and "on fire" in second["reason"]
+    assert host.events[4]["left_s"] == 0 < first["left_s"]
+    manifest = host.manifest()
+    assert manifest["run"] == host.out.name and manifest["host"] == "here"
+    assert manifest["tools"] == {"fake": "1"} and manifest["plan"] == made
+    assert manifest["times"]["total_s"] >= manifest["times"]["trials_s"] > 0
+    assert sorted(os.listdir(host.out)) == ["host.json", "journal.ndjson", "manifest.json", "raw"]
+    before = host.manifest()
+    assert host.run(made)["status"] == "complete"
+    assert host.manifest() == before
+
+
+def test_a_sampled_run(host):
+    made = plan(["short"], host.mark, blocks=1)
+    assert host.run(made, "sampled")["error"] == 0
+    host.check_whole(made)
+
+
+def test_host_changes_last_as_long_as_the_run(host):
+    made = plan(["handshake"], host.mark, changes={"kernel.numa_balancing": "0"})
+    seen = []
+
+    def emit(event):
+        seen.append((event["event"], host.balancing()))
+        host.events.append(event)
+
+    host.run(made, allow=True, emit=emit)
+    assert ("trial", "0") in seen and seen[-1] == ("end", "1")
+    (change,) = host.manifest()["changes"]
+    assert change["name"] == "kernel.numa_balancing" and change["restored"] is True
+    assert "1 → 0" in host.events[0]["text"]
+
+
+def test_without_leave_nothing_is_changed_and_that_is_said(host):
+    made = plan(["handshake"], host.mark, changes={"kernel.numa_balancing": "0"})
+    host.run(made, emit=lambda event: (host.events.append(event), host.balancing() == "1" or 1 / 0))
+    assert "needs --allow-host-changes" in host.events[0]["text"]
+    assert host.manifest()["changes"] == []
+
+
+def test_killed_at_random_moments_it_resumes_without_loss(host):
+    """kill -9 of the agent, twelve times; then the run is completed and is as if never killed."""
+    made = plan(["handshake", "slow-family", "crash"], host.mark, blocks=8,
+                changes={"kernel.numa_balancing": "0"})  # fmt: skip
+    rng = random.Random(20261121)
+    finished = 0
+    kills = 0
+    for _ in range(12):
+        agent = host.start(made)
+        # Some die while starting, most in some trial: the time goes on from the first event.
+        if rng.random() < 0.8:
+            agent.stdout.readline()
+        time.sleep(rng.random() * 0.6)
+        kills += agent.poll() is None
+        agent.kill()
+        agent.communicate()
+        host.check_clean()
+        records = host.records()
+        assert [r["trial"] for r in records] == list(range(1, len(records) + 1))
+        assert len(records) >= finished
+        finished = len(records)
+    assert kills >= 6, "the run ended before it could be killed"
+    agent = host.start(made)
+    out, err = agent.communicate(timeout=120)
+    assert agent.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["status"] == "complete"
+    host.check_whole(made)
+    host.check_clean()
+    assert max(record["attempt"] for record in host.records()) >= 2
+
+
+def test_a_killed_tool_is_an_error_and_the_run_goes_on(host):
+    made = plan(["never-result", "handshake"], host.mark, blocks=1)
+    agent = host.start(made)
+    deadline = time.monotonic() + 20
+    while not alive(host.mark) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    for pid in alive(host.mark):
+        os.kill(pid, signal.SIGKILL)
+    out, err = agent.communicate(timeout=60)
+    assert agent.returncode == 0, err
+    assert [r["grade"] for r in host.records()] == ["error", "verified"]
+    assert "killed by SIGKILL" in host.records()[0]["reason"]
+    host.check_whole(made)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_in_order(host, number):
+    made = plan(["handshake", "never-result"], host.mark, blocks=2,
+                changes={"kernel.numa_balancing": "0"})  # fmt: skip
+    agent = host.start(made)
+    for line in agent.stdout:
+        if json.loads(line)["event"] == "trial":
+            break
+    time.sleep(0.2)
+    agent.send_signal(number)
+    out, err = agent.communicate(timeout=60)
+    assert agent.returncode == 128 + number
+    assert "after 1 of 4 trials" in err and "resume" in err and "Traceback" not in err
+    end = json.loads(out.splitlines()[-1])
+    assert end["event"] == "end" and end["status"] == "stopped" and end["verified"] == 1
+    assert host.manifest()["status"] == "stopped"
+    host.check_clean()
+
+
+def test_it_stops_when_nobody_listens_any_more(host):
+    made = plan(["handshake"], host.mark, blocks=500)
+    agent = host.start(made)
+    agent.stdout.readline()
+    agent.stdout.close()
+    agent.stdout = None
+    _, err = agent.communicate(timeout=60)
+    assert "Traceback" not in err and "Exception ignored" not in err
+    assert host.manifest()["status"] == "stopped" and len(host.records()) < 500
+
+
+def test_two_at_once_are_refused_and_the_holder_is_named(host, tmp_path):
+    made = plan(["never-result"], host.mark, blocks=1)
+    agent = host.start(made)
+    agent.stdout.readline()
+    with pytest.raises(Fault, match=rf"another numalab measurement is running .*{agent.pid}"):
+        host.run(made)
+    agent.kill()
+    agent.communicate()
+    with run.only_one(host.lock):  # the kernel freed it, after the guard had cleaned up
+        assert not alive(host.mark)
+
+
+def test_a_torn_journal_costs_one_trial(host):
+    made = plan(["handshake"], host.mark, blocks=3)
+    host.run(made)
+    path = host.out / "journal.ndjson"
+    path.write_bytes(path.read_bytes()[:-20])
+    host.events.clear()
+    assert host.run(made)["status"] == "complete"
+    assert "cut short" in host.events[0]["text"]
+    assert [e["trial"] for e in host.events if e["event"] == "trial"] == [3]
+    host.check_whole(made)
+
+
+def _damage_middle(host):
+    path = host.out / "journal.ndjson"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + "{}\n" + lines[2])
+
+
+def _damage_raw(host):
+    path = host.out / "raw/0001-cell-0.stdout.gz"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+
+
+def _newer(host):
+    manifest = host.manifest()
+    (host.out / "manifest.json").write_text(json.dumps({**manifest, "schema": 2}))
+
+
+def _alien(host):
+    path = host.out / "journal.ndjson"
+    path.write_text(path.read_text().replace('"cell": "cell:0"', '"cell": "cell:9"'))
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (_damage_middle, "line 2 is not a trial's record"),
+        (_damage_raw, "is not what trial 1 wrote"),
+        (_newer, "schema version 2.*update numalab"),
+        (_alien, "'cell:9' is not in the plan"),
+        (lambda host: (host.out / "manifest.json").write_text("{"), "cannot be read"),
+        (lambda host: (host.out / "manifest.json").unlink(), "is not a run directory"),
+    ],
+)
+def test_a_damaged_run_is_refused(host, damage, words):
+    made = plan(["handshake"], host.mark, blocks=3)
+    host.run(made)
+    damage(host)
+    kept = {p: p.read_bytes() for p in host.out.rglob("*") if p.is_file()}
+    with pytest.raises(Fault, match=words):
+        host.run(plan(["handshake"], host.mark, blocks=3))
+    assert {p: p.read_bytes() for p in host.out.rglob("*") if p.is_file()} == kept
+
+
+def test_another_plan_does_not_go_into_the_same_directory(host):
+    host.run(plan(["handshake"], host.mark, blocks=1))
+    with pytest.raises(Fault, match="holds a run of another plan"):
+        host.run(plan(["handshake"], host.mark, blocks=2))
+
+
+def test_a_directory_that_holds_something_else_is_left_alone(host):
+    host.out.mkdir(parents=True)
+    (host.out / "thesis.tex").write_text("x")
+    with pytest.raises(Fault, match="is not a run directory"):
+        host.run(plan(["handshake"], host.mark))
+    assert os.listdir(host.out) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "made, words",
+    [
+        ({"schema": 2}, "schema version 2"),
+        ([], "not a plan"),
+        ({"schema": 1}, "has no 'request'"),
+        ({**plan(["handshake"], "0"), "order": [], "skipped": [{"reason": "one node only"}]},
+         "nothing to measure.*one node only"),
+        ({**plan(["handshake"], "0"), "tool": {"name": "fake", "version": "9"}},
+         "made for fake 9, this host has 1"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_cannot_be_run_is_refused(host, made, words):
+    with pytest.raises(Fault, match=words):
+        host.run(made)
+
+
+def test_when_a_whole_block_fails_alike_it_gives_up(host):
+    made = plan(["crash"] * 4, host.mark, blocks=10)
+    with pytest.raises(Fault, match="given up after 4 trials.*the buffer is on fire"):
+        host.run(made)
+    assert len(host.records()) == 4
+    assert host.events[-1]["status"] == "stopped" and "on fire" in host.events[-1]["reason"]
+    assert host.manifest()["status"] == "stopped"
+
+
+def test_one_cell_that_works_keeps_the_run_going(host):
+    made = plan(["crash", "crash", "crash", "handshake"], host.mark, blocks=2)
+    assert host.run(made)["error"] == 6
+
+
+def test_other_cpus_than_at_the_start_are_refused(host):
+    made = plan(["handshake"], host.mark, blocks=2)
+    host.run(made)
+    path = host.out / "journal.ndjson"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    record = journal.read_json(host.out / "host.json")
+    record["topology"]["cpus"].pop()
+    journal.write_json(host.out / "host.json", record)
+    with pytest.raises(Fault, match="begun on a host with other CPUs"):
+        host.run(made)
+
+
+def test_a_full_disk_stops_the_run_and_it_resumes_with_room(host, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("tmpfs cannot be mounted here")
+    try:
+        host.out = small / "20261120T220511Z-fake"
+        made = plan(["handshake"], host.mark, blocks=40, changes={"kernel.numa_balancing": "0"})
+        filler = small / "filler"
+        filler.write_bytes(b"x" * (300 << 10))
+        agent = host.start(made)
+        out, err = agent.communicate(timeout=120)
+        assert agent.returncode == 2, err
+        assert "the disk is full" in err and "resume" in err and "Traceback" not in err
+        host.check_clean()
+        finished = len(host.records())
+        assert 0 < finished < 40
+        filler.unlink()
+        made_room = host.start(made)
+        out, err = made_room.communicate(timeout=120)
+        subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=False)
+        if made_room.returncode != 0:
+            assert "the disk is full" in err
+            made_room = host.start(made)
+            out, err = made_room.communicate(timeout=120)
+        assert made_room.returncode == 0, err
+        host.check_whole(made)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=False)
+
+
+def test_faults_reach_a_person_as_one_message(tmp_path):
+    def agent(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "numalab.agent", *words], capture_output=True, text=True,
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(run.__file__).parents[2])},
+        )  # fmt: skip
+
+    (tmp_path / "plan.json").write_text('{"schema": 7}')
+    for words, said in (
+        (["run", "--plan", "nowhere.json", "--out", "x"], "nowhere.json cannot be read"),
+        (["run", "--plan", "plan.json", "--out", "x"], "schema version 7"),
+        (["resume", "nowhere"], "manifest.json is missing"),
+        (["plan", "plan.json"], "the request"),
+    ):
+        done = agent(*words)
+        assert done.returncode == 2 and done.stdout == ""
+        assert done.stderr.startswith("numalab: ") and said in done.stderr
+        assert "Traceback" not in done.stderr
+    assert agent("version").stdout == "0.1.0\n"
+
+
+def test_the_agent_is_one_file_that_old_python_runs(tmp_path):
+    from numalab import agent_archive
+
+    path = agent_archive.build(tmp_path / "numalab-agent.pyz")
+    first = path.read_bytes()
+    assert agent_archive.build(path).read_bytes() == first
+    import zipfile
+
+    names = zipfile.ZipFile(path).namelist()
+    assert all(n.startswith("numalab/agent/") for n in names if n not in
+               ("__main__.py", "numalab/__init__.py"))  # fmt: skip
+    pythons = {sys.executable, shutil.which("python3.9"), "/usr/bin/python3"}
+    for python in sorted(p for p in pythons if p and Path(p).exists()):
+        done = subprocess.run(
+            [python, "-I", str(path), "version"], capture_output=True, text=True, cwd="/"
+        )
+        if "is not installed" in done.stderr or "command not found" in done.stderr:
+            continue  # a version manager's stand-in for a Python that is not active
+        assert done.stdout == "0.1.0\n", done.stderr
