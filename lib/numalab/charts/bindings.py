@@ -9,8 +9,6 @@ import polars as pl
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from numalab.agent.errors import Fault
-
 from . import style
 
 BLOCKS_NEEDED = 6  # as in numalab.statistics: fewer decide nothing
@@ -27,19 +25,16 @@ def bindings_figure(
     """Draw one metric under every binding, best on top; up to 40 cells stay legible.
 
     ``summary`` and ``ratios`` are those of ``numalab.statistics`` and ``trials`` the measurement
-    rows, all three of one run, one metric and one point (Fault otherwise). Every trial is a faint
-    point (unverified: open; error with a value: a red ×, never in a mean); the marker is the mean
-    of the cell with its 95 % interval. In each row a tick marks the mean of that cell's own
-    baseline and a grey band the A/A control's interval about it: what differs by less does not
-    differ. On the right, the ratio to the baseline, paired by block, with its interval. With
-    fewer than 6 blocks there are points only, and a note that says so.
+    rows, all three of one run, one metric and one point (Fault otherwise, and without a row).
+    Every trial is a faint point (unverified: open; error with a value: a red ×, never in a
+    mean); the marker is the mean of the cell with its 95 % interval. In each row a tick marks
+    the mean of that cell's own baseline and a grey band the A/A control's interval about it:
+    what differs by less does not differ. On the right, the ratio to the baseline, paired by
+    block, with its interval. With fewer than 6 blocks there are points only, and a note.
     """
-    style.one_quantity(trials)
+    metric = style.one_quantity(trials)
     style.one_quantity(summary)
-    if summary.is_empty():
-        raise Fault("no row to draw: the summary is empty", "choose a metric that was measured")
-    unit = trials["unit"][0] if len(trials) else summary["unit"][0]
-    metric = summary["metric"][0]
+    unit = trials["unit"][0]
     blocks = trials["block"].n_unique()
     enough = blocks >= BLOCKS_NEEDED
     lower_is_better = unit in style.LOWER_IS_BETTER

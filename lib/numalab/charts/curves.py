@@ -71,14 +71,14 @@ def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
 
 
 @style.styled
-def scaling(measurements: pl.DataFrame, metric: str = "triad") -> style.Picture:
-    """Draw a metric against the number of threads, one curve per binding that was swept.
+def scaling(measurements: pl.DataFrame) -> style.Picture:
+    """Draw one metric against the number of threads, one curve per binding that was swept.
 
     The dashed line is ideal: the least thread count's value per thread, times the threads (of
     the best curve). Both axes start at 0. Raises Fault where no binding has two thread counts.
     """
-    rows = measurements.filter((pl.col("metric") == metric) & (pl.col("role") != "control"))
-    style.one_quantity(rows, ("point", "unit"))
+    rows = measurements.filter(pl.col("role") != "control")
+    metric = style.one_quantity(rows)
     summary = statistics.summarise(rows).filter(
         pl.col("mean").is_not_null() & pl.col("threads").is_not_null()
     )
@@ -161,14 +161,15 @@ def over_time(samples: pl.DataFrame, metric: str) -> style.Picture:
 
 
 @style.styled
-def run_order(measurements: pl.DataFrame, metric: str) -> style.Picture:
-    """Draw a metric in the order of the trials, relative to its cell's median: drift is a slope.
+def run_order(measurements: pl.DataFrame) -> style.Picture:
+    """Draw one metric in the order of the trials, relative to its cell's median: drift slopes.
 
     A cell's several points each have their own median. Blocks are marked, and the median of each
     block is drawn as a step; unverified trials are open, errors red crosses. Raises Fault where
     nothing has a value.
     """
-    rows = measurements.filter((pl.col("metric") == metric) & pl.col("value").is_not_null())
+    metric = style.one_quantity(measurements, ("metric",))
+    rows = measurements.filter(pl.col("value").is_not_null())
     usable = pl.col("grade") != "error"
     centre = pl.col("value").filter(usable).median().over(["run", "cell", "point", "tool"])
     rows = rows.with_columns(relative=pl.col("value") / centre).filter(

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import seaborn
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.patches import Rectangle
 
 from numalab.agent import cpulist
@@ -30,26 +30,18 @@ _MOST_REASONS = 6
 
 
 @style.styled
-def node_matrix(
-    frame: pl.DataFrame,
-    metric: str,
-    better: Optional[str] = None,
-    title: Optional[str] = None,
-) -> style.Picture:
-    """Draw a metric for every pair of CPU node (rows) and memory node (columns).
+def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style.Picture:
+    """Draw a quantity for every pair of CPU node (rows) and memory node (columns).
 
-    ``frame`` holds measurement rows, of which those of ``metric`` are drawn: ``cpu_nodes`` and
-    ``memory_nodes`` (rows that name several nodes, as interleave does, are left out), ``value``,
-    ``unit``, ``grade`` and ``reason``. ``better`` is "lower" or "higher"; without it, times are
-    better lower and the rest higher. A cell is the median of its verified trials; of its
-    unverified ones, hatched, where there is no other; × where every trial failed; a dash where
-    there is none. Letters refer to the reasons below. Raises Fault when the frame mixes points
-    or units, or has no pair at all.
+    ``frame`` holds measurement rows of one metric and point: ``cpu_nodes`` and ``memory_nodes``
+    (rows that name several nodes, as interleave does, are left out), the number in the column
+    that ``value`` names, in ``unit``, ``grade`` and ``reason``. A cell is the median of its
+    verified trials; of its unverified ones, hatched, where there is no other; × where every
+    trial failed; a dash where there is none. Letters refer to the reasons below. Raises Fault
+    when the frame mixes metrics, points or units, or has no pair at all.
     """
-    frame = frame.filter(pl.col("metric") == metric)
-    style.one_quantity(frame, ("point", "unit"))
-    title = title or style.words(metric)
-    cells = _pair_cells(frame, "value")
+    style.one_quantity(frame)
+    cells = _pair_cells(frame, value)
     if not cells:
         raise Fault(
             f"no row for {title!r} names one CPU node and one memory node",
@@ -67,8 +59,7 @@ def node_matrix(
         }
     )
     known = [cell[0] for cell in cells.values() if cell[0] is not None]
-    unit = frame["unit"][0]
-    lower_is_better = better == "lower" if better else unit in style.LOWER_IS_BETTER
+    lower_is_better = unit in style.LOWER_IS_BETTER
     digits = 4 if many <= 4 else 3
     codes: Dict[Tuple[str, str], str] = {}
     side = min(0.72, (style.WIDTH - 1.5) / many)
@@ -161,12 +152,11 @@ def _limits(known: Sequence[float]) -> Tuple[float, float]:
     return (low - short / 2, high + short / 2) if short > 0 else (low, high)
 
 
-def _colours(lower_is_better: bool) -> ListedColormap:
+def _colours(lower_is_better: bool) -> Colormap:
     """seaborn's ``mako``, dark for worse, without its black end, where steps are not seen."""
     shades = seaborn.color_palette("mako_r", as_cmap=True)(np.linspace(0, 0.85, 256))
     colours = ListedColormap(shades if lower_is_better else shades[::-1])
-    colours.set_bad(style.PALE)
-    return colours
+    return colours.with_extremes(bad=style.PALE)
 
 
 def _overlay(column: int, row: int, face: str, hatch: Optional[str]) -> Rectangle:
@@ -221,9 +211,13 @@ def core_matrix(
     known = grid[np.isfinite(grid)]
 
     many = len(order)
-    # CPU lists beside the rows take a part of the width.
-    side = min(4.3 if segments and many > ANNOTATED_CPUS else 4.9, max(0.36 * many, 1.3))
-    figure = style.picture(side + 1.15, min(style.WIDTH, max(side + 1.9, 3.4)))
+    names = [str(cpu) for cpu in order]
+    if many > ANNOTATED_CPUS and segments:
+        names = [f"{name}: {_short(order[start:end])}" for name, start, end, _ in segments]
+    # What stands beside the matrix: the rows' names, the axis' label, the colour bar.
+    beside = max(style.text_width(name, style.SMALL) for name in names) + 1.35
+    side = min(4.9, style.WIDTH - beside, max(0.36 * many, 1.3))
+    figure = style.picture(side + 1.15, max(side + beside, 3.4))
     axes = figure.subplots()
     colours = _colours(lower_is_better=True)
     ends = tuple(np.percentile(known, (1, 99))) if known.size else ()
@@ -241,7 +235,7 @@ def core_matrix(
                       fontsize=style.SMALL if many <= 14 else style.TINY - 0.5,
                       color="white" if style.is_dark(image.cmap(image.norm(grid[i, j])))
                       else style.INK)  # fmt: skip
-    _label_cpus(axes, order, segments, word)
+    _label_cpus(axes, order, names, segments, word)
     for cpu_list in groups or ():
         named = cpulist.parse(cpu_list) if isinstance(cpu_list, str) else cpu_list
         _outline(axes, sorted(place[cpu] for cpu in named if cpu in place))
@@ -290,8 +284,9 @@ def _order(
 
 
 def _label_cpus(
-    axes: Axes, order: Sequence[int], segments: Sequence[Tuple[str, int, int, bool]], word: str
-) -> None:
+    axes: Axes, order: Sequence[int], names: Sequence[str],
+    segments: Sequence[Tuple[str, int, int, bool]], word: str,
+) -> None:  # fmt: skip
     many = len(order)
     for _, start, _, new in segments:
         if start:
@@ -300,17 +295,14 @@ def _label_cpus(
                 line(start - 0.5, color=style.INK, linewidth=1.2 if new else 0.5)
     axes.tick_params(length=0)
     if many <= ANNOTATED_CPUS:
-        axes.set_xticks(range(many), [str(cpu) for cpu in order])
-        axes.set_yticks(range(many), [str(cpu) for cpu in order])
+        axes.set_xticks(range(many), names)
+        axes.set_yticks(range(many), names)
         axes.set(xlabel="to CPU", ylabel="from CPU")
         size = style.SMALL if many <= 16 else style.TINY
     elif segments:
         middle = [(start + end - 1) / 2 for _, start, end, _ in segments]
         axes.set_xticks(middle, [name for name, *_ in segments])
-        axes.set_yticks(
-            middle,
-            [f"{name}: {_short(order[start:end])}" for name, start, end, _ in segments],
-        )
+        axes.set_yticks(middle, names)
         axes.set(xlabel=f"to CPUs of {word}", ylabel=f"from CPUs of {word}")
         size = style.SMALL if len(segments) <= 16 else style.TINY
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import matplotlib
 import polars as pl
@@ -125,18 +125,14 @@ class Picture(Figure):
 
 
 def styled(draw: Callable[..., Picture]) -> Callable[..., Picture]:
-    """Run a chart function under the house style, whatever the caller's rcParams are.
-
-    Gives it one more argument: ``emulated=True`` marks the picture (see ``mark_emulated``).
-    """
+    """Run a chart function under the house style, whatever the caller's rcParams are."""
 
     @functools.wraps(draw)
-    def inside(*arguments: Any, emulated: bool = False, **named: Any) -> Picture:
+    def inside(*arguments: Any, **named: Any) -> Picture:
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(RC)
-            figure = draw(*arguments, **named)
-            return mark_emulated(figure) if emulated else figure
+            return draw(*arguments, **named)
 
     return inside
 
@@ -168,17 +164,21 @@ def note(figure: Picture, text: str) -> None:
         figure.supxlabel(text, x=0.012, ha="left", fontsize=SMALL, color=FAINT, linespacing=1.35)
 
 
-def mark_emulated(figure: Picture) -> Picture:
+def emulated(figure: Picture, why: Optional[str] = None) -> Picture:
     """Mark a figure as made on an emulated host, where no time means anything; return it.
 
-    The words lie across the picture, faint, so that a cut-out still carries them.
+    The words lie across the picture, faint, so that a cut-out still carries them; ``why`` (from
+    the host record: "QEMU TCG") is named at the upper right where there is room for it.
     """
     width, height = figure.get_size_inches()
+    label = "emulated host: times mean nothing"
+    if why and text_width(f"{label} ({why})", SMALL) < width * 0.55:
+        label += f" ({why})"
     size = min(34.0, 72 * height / 3, 72 * width / 10)
     for text, where, look in (
         ("EMULATED HOST", (0.5, 0.5), {"fontsize": size, "fontweight": "bold", "alpha": 0.25,
                                        "ha": "center", "va": "center", "rotation": 15}),
-        ("emulated host: times mean nothing", (1 - 0.08 / width, 1 - 0.08 / height),
+        (label, (1 - 0.08 / width, 1 - 0.08 / height),
          {"fontsize": SMALL, "ha": "right", "va": "top"}),
     ):  # fmt: skip
         figure.text(*where, text, color=VERMILLION, zorder=100, **look).set_in_layout(False)
@@ -210,8 +210,13 @@ def words(metric: str) -> str:
 
 def one_quantity(
     frame: pl.DataFrame, columns: Sequence[str] = ("metric", "point", "unit")
-) -> None:
-    """Raise Fault when a frame mixes quantities that one axis cannot hold."""
+) -> str:
+    """Return the frame's one metric; Fault when it mixes quantities that one axis cannot hold.
+
+    An empty frame has none: that is a Fault too.
+    """
+    if frame.is_empty():
+        raise Fault("there is no row to draw", "choose a metric that was measured")
     for column in columns:
         if frame[column].n_unique() > 1:
             found = ", ".join(map(str, frame[column].unique().sort().to_list()[:4]))
@@ -219,6 +224,7 @@ def one_quantity(
                 f"one chart was asked for rows with several values of {column} ({found})",
                 f"filter the frame to one {column}",
             )
+    return str(frame["metric"][0])
 
 
 def is_dark(colour: Any) -> bool:
