@@ -66,8 +66,8 @@ def difference(
 
     ``cell_cpus`` is the cell's CPU list, None for all. ``own`` are processes of the measuring
     itself (the agent, perf), counted neither as the workload nor as disturbance by name.
-    When the workload had ended and this process has waited for it, its time is what this process
-    gained in children's time; ``tree_s`` is None when nobody here has waited for it.
+    When the workload had ended and its parent has waited for it, its time is what the parent
+    gained in children's time; ``tree_s`` is None when the parent is gone too.
     """
     tick = 1 / os.sysconf("SC_CLK_TCK")
     elapsed = after["at"] - before["at"]
@@ -127,13 +127,15 @@ def difference(
 def _waited_for(
     before: Dict[int, Any], after: Dict[int, Any], root_pid: int, tick: float
 ) -> Optional[float]:
-    me = os.getpid()
-    if root_pid not in before or before[root_pid].parent != me or me not in after:
+    parent = before[root_pid].parent if root_pid in before else 0  # the agent or a trial's warden
+    if parent not in before or parent not in after:
+        return None
+    if before[parent].started != after[parent].started:
         return None
     # wait4(2) hands over a child's whole time: what it had used before is to be taken off.
     earlier = placement.tree(root_pid, before)
     used = sum(before[pid].ticks + before[pid].children_ticks for pid in earlier)
-    return (after[me].children_ticks - before[me].children_ticks - used) * tick
+    return (after[parent].children_ticks - before[parent].children_ticks - used) * tick
 
 
 def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
