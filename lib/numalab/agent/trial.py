@@ -103,6 +103,7 @@ class _Trial:
         self.failure: Optional[str] = None
         self.read_to = 0  # how far the child's standard output has been read, in bytes
         self.proof_s = 0.0
+        self.warmup_s = float(self.timing.get("warmup_s") or 0.0)  # as planned, else as it was
         self.marks: Dict[str, float] = {}  # moments on the monotonic clock
         raw = bench.folder / "raw"
         self.stdout = raw / f".{entry['trial']:04d}.stdout"
@@ -157,6 +158,7 @@ class _Trial:
         )
 
     def _start(self, talks: bool = False, gated: bool = False) -> None:
+        environment = getattr(self.bench.driver, "environment", None)
         with journal.space_needed(self.stdout):
             self.child = process.start(
                 self.argv,
@@ -165,6 +167,7 @@ class _Trial:
                 talks=talks,
                 gated=gated,
                 expendable=True,
+                env=environment(self.options, self.cell) if environment else None,
                 keep_open={self.bench.lock},
             )
         self.limit_s = limit_s(self.bench.plan, self.timing)
@@ -187,6 +190,7 @@ class _Trial:
         assert self.child is not None
         ready = self._expect("ready")
         self.marks["ready"] = time.monotonic()
+        self.warmup_s = float(ready.get("warmup_s") or self.warmup_s)
         self._prove("before", ready.get("buffers"))
         self._attach()
         self.marks["go"] = time.monotonic()
@@ -400,14 +404,13 @@ class _Trial:
     def _times(self) -> Dict[str, float]:
         """Return the seconds of each phase; a phase that was not reached is 0."""
         marks, now = self.marks, time.monotonic()
-        planned = float(self.timing.get("warmup_s") or 0.0)
         measured = marks["end"] - marks["go"] if "end" in marks else 0.0
         started = marks["ready"] - marks["begin"] if "ready" in marks else 0.0
         if self.bench.driver.PROTOCOL == "handshake":  # it warms up before it says "ready"
-            warmup = min(planned, started)
+            warmup = min(self.warmup_s, started)
             started -= warmup
         else:
-            warmup = min(planned, measured)
+            warmup = min(self.warmup_s, measured)
             measured -= warmup
         times = {
             "start_s": started,
