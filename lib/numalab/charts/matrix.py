@@ -232,7 +232,7 @@ def core_matrix(
     if many <= ANNOTATED_CPUS:
         for i, j in np.argwhere(np.isfinite(grid)):
             axes.text(j, i, f"{grid[i, j]:.0f}", ha="center", va="center",
-                      fontsize=style.SMALL if many <= 14 else style.TINY - 0.5,
+                      fontsize=style.SMALL if many <= 16 else style.TINY - 0.5,
                       color="white" if style.is_dark(image.cmap(image.norm(grid[i, j])))
                       else style.INK)  # fmt: skip
     _label_cpus(axes, order, names, segments, word)
