@@ -83,7 +83,8 @@ _MARKS = (
     ("perf_stat", r"(?:[^,;]*[,;]){0,3}[\d.]+([,;])\w*\1[^\d\W][\w.:/=-]*\1\d+\1\d+\.\d\d"),
     ("numastat", r"Per-node (?:numastat|process|system)|node0 +node1|numa_hit +\d+( +\d+)+$"),
     ("numastat", r"\Anuma_hit +\d+\nnuma_miss +\d+$"),
-    ("numactl", r"available: \d+ nodes? \(|physcpubind:"),
+    ("numastat", r"node\d+\s*\n\s*numa_hit +\d+$"),
+    ("numactl", r"available: \d+ nodes? \(|(?:preferred node: )?physcpubind:"),
     ("zoneinfo", r"Node +\d+, zone +\w+$"),
     ("meminfo", r"(?:Node +\d+ +)?MemTotal: +\d+ kB$"),
     ("numa_maps", r"[0-9a-f]{8,16} (?:default|prefer|bind|interleave|local|weighted interleave)\b"),
@@ -92,7 +93,7 @@ _MARKS = (
         "lscpu",
         r"On-line CPU\(s\) list:|CPU NODE SOCKET CORE|# The following is the parsable format",
     ),
-    ("lscpu", r'.*"lscpu": *\['),
+    ("lscpu", r'NAME +ONE-SIZE|.*"(?:lscpu|cpus|caches)": *\['),
     ("mysql-status", r"\|? *(?:Aborted_clients|Uptime|Threads_running)\s"),
     ("mysql-errlog", r"\d{6} +\d+:\d\d:\d\d +(?:mysqld|InnoDB|\[)|\d{4}-\d\d-\d\d[T ].* \[\w+\] "),
 )

@@ -24,6 +24,7 @@ Records:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Dict, List, Optional, Tuple
@@ -148,10 +149,9 @@ def _records(fields: List[_Field]) -> List[Record]:
     if not known & {"cpus", "online", "nodes", "model_name"}:
         _translated(fields)
     elif "cpus" in known and not {"online", "threads_per_core"} <= known:
-        try:  # some translations leave "CPU(s)" as it is
+        # Some translations leave "CPU(s)" as it is; and some summaries have no more than this.
+        with contextlib.suppress(ParseError):
             _translated(fields)
-        except ParseError:
-            pass  # a summary that has no more than this
     out: List[Record] = []
     section: Optional[str] = None
     seen: Dict[str, Line] = {}

@@ -175,8 +175,8 @@ def parse_innodb_status(text: str) -> List[Record]:
             out.append({"kind": "innodb_monitor", "time": match["time"].strip()})
             continue
         if not began:
-            if _RULE.match(row.split("\t")[-1]) or row.startswith(("Type:", "Name:", "Status:",
-                                                                   "|", "+", "Type\t")):  # fmt: skip
+            heads = ("Type:", "Name:", "Status:", "|", "+", "Type\t")
+            if _RULE.match(row.split("\t")[-1]) or row.startswith(heads):
                 continue
             refuse(tool, line, "this stands before the report's head")
         match = _AVERAGES.match(row)

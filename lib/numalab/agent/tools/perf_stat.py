@@ -308,7 +308,8 @@ class _Text:
         }  # fmt: skip
         if bad:
             record["reason"] = _reason(count)
-            fields["running_percent"] = fields["running_percent"] if running else 0.0
+            if not running:
+                fields["running_percent"] = None
         record.update(fields)
         record.update(where)
         if cgroup:
