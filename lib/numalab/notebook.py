@@ -331,6 +331,7 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
             kernel_name="python3",
             progress_bar=False,
             cwd=str(home.root()),
+            extra_arguments=["--log-level=ERROR"],  # of the kernel: no remarks on its transport
         )
     except papermill.PapermillExecutionError as error:
         raise Fault(

@@ -31,7 +31,8 @@ def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
 
     Columns: cell, label, role, threads, n, mean, low, high, unit, ratio, ratio_low, ratio_high,
     decision (of ``statistics.effect``) and said (the decision in words, with what was excluded).
-    Cells stand in the order of the plan.
+    Cells stand in the order of the plan. Fewer than six values have no interval here: they could
+    decide nothing, and an interval of two points would only look like knowledge.
     """
     rows = run.tool_rows(metric, point)
     summary = statistics.summarise(rows)
@@ -48,7 +49,12 @@ def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
         pl.col("cell").replace_strict(order, return_dtype=pl.Int64)
     )
     said = [_said(run, row) for row in joined.iter_rows(named=True)]
-    return joined.with_columns(pl.Series("said", said, pl.String)).select(
+    enough = pl.col("n") >= statistics.BLOCKS_NEEDED
+    intervals = ("low", "high", "ratio_low", "ratio_high")
+    return joined.with_columns(
+        pl.Series("said", said, pl.String),
+        *(pl.when(enough).then(pl.col(name)).alias(name) for name in intervals),
+    ).select(
         "cell", "label", "role", "threads", "n", "n_error", "mean", "low", "high", "unit",
         "ratio", "ratio_low", "ratio_high", "decision", "said",
     )  # fmt: skip
@@ -148,7 +154,10 @@ def counters(run: Run) -> str:
         columns = {"source": "source", "counter": "name", "unit": "unit"}
         columns |= {run.cells[cell]["label"]: cell for cell in order}
         parts.append(tables.markdown(wide, columns))
-    absent = medians.filter(pl.col("value").is_null() & pl.col("reason").is_not_null())
+    # A quotient of counters that are missing has no reason of its own to tell.
+    absent = medians.filter(
+        pl.col("value").is_null() & ~pl.col("reason").str.ends_with(" has no value")
+    )
     for reason, group in absent.group_by("reason", maintain_order=True):
         names = ", ".join(group["name"].unique(maintain_order=True).to_list())
         parts.append(f"- not counted here: {names}: {reason[0]}\n")
@@ -209,7 +218,7 @@ def confidence(run: Run) -> str:
     for metric in metrics:
         for point in points(run, metric):
             control = statistics.aa_interval(run.measurements, metric, point)
-            if control.ratio is not None:
+            if control.n >= statistics.BLOCKS_NEEDED:
                 parts.append(
                     f"- A/A control, {title(metric, point)}: "
                     f"{tables.interval(control.ratio, control.low, control.high)} "

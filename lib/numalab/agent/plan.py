@@ -171,6 +171,8 @@ def check(request: Any) -> Dict[str, Any]:
     limit = request["time_limit_s"]
     if limit is not None and limit <= 0:
         raise Fault(f"time_limit_s is {limit}, but must be above 0", "leave it out for no limit")
+    if request["collectors"] is True:
+        request["collectors"] = {}
     if isinstance(request["collectors"], dict):
         collectors = _keys(request["collectors"], _COLLECTOR_KEYS, "collectors")
         if collectors["interval_s"] <= 0:
