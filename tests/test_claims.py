@@ -1,0 +1,309 @@
+"""Verdicts on claims: every rule on runs whose truth is known."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from frames import Cell, core_latency_frame, host_record, measurements, plan, two_nodes
+from numalab import claims
+from numalab.agent.errors import Fault
+from numalab.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
+
+REMOTE = {"metric": "triad", "cell": "remote", "against": "local"}
+
+
+def verdict(holds_if, frame=None, host=None, planned=None) -> claims.Verdict:
+    cells = two_nodes()
+    return claims.judge_all(
+        [{"id": "c", "says": "It is so", "source": "somewhere", "holds_if": holds_if}],
+        measurements(cells) if frame is None else frame,
+        host or host_record(),
+        planned or plan(cells),
+    )[0]
+
+
+def four_pairs(ratios, **options):
+    """Local on node 0 and remote pairs with the given true ratios, as frame and plan."""
+    cells = [Cell("local:0", 100.0, role="baseline"),
+             Cell("local:0/control", 100.0, "local:0", role="control")]  # fmt: skip
+    for node, ratio in enumerate(ratios, 1):
+        rank = ("nearest",) if node == 1 else ("farthest",) if node == len(ratios) else ()
+        cells.append(Cell(f"remote:0-{node}", 100.0 * ratio, "local:0", rank=rank, distance=20))
+    return measurements(cells, noise=0.004, **options), plan(cells)
+
+
+@pytest.mark.parametrize("pairs", ["every", "worst", "median", "nearest", "farthest"])
+@pytest.mark.parametrize(
+    ("margin", "said"),
+    [
+        ({"ratio_at_most": 0.75}, SUPPORTED),
+        ({"ratio_at_most": 0.60}, REFUTED),
+        ({"ratio_at_most": 0.65}, INCONCLUSIVE),
+        ({"ratio_at_least": 0.60}, SUPPORTED),
+        ({"ratio_at_least": 0.75}, REFUTED),
+        ({"ratio_between": [0.6, 0.7]}, SUPPORTED),
+        ({"ratio_between": [0.7, 0.8]}, REFUTED),
+        ({"same_within": 0.05}, REFUTED),
+    ],
+)
+def test_the_margin_decides(pairs, margin, said):
+    found = verdict({**REMOTE, "pairs": pairs, **margin})
+    assert found.verdict == said
+    assert "0.6" in found.because and "6 blocks" in found.because
+    assert set(found.cells) == {"local:0", "remote:0-1", "local:1", "remote:1-0"}
+    assert found.host == "a" and found.claim == "c"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "margin", "said"),
+    [
+        # ratios 0.9, 0.8, 0.8 and 0.6
+        ("every", {"ratio_at_most": 0.95}, SUPPORTED),
+        ("every", {"ratio_at_most": 0.7}, REFUTED),
+        ("every", {"ratio_at_least": 0.5}, SUPPORTED),
+        ("every", {"ratio_at_least": 0.7}, REFUTED),
+        ("worst", {"ratio_at_most": 0.7}, SUPPORTED),
+        ("worst", {"ratio_at_most": 0.5}, REFUTED),
+        ("worst", {"ratio_at_least": 0.7}, REFUTED),
+        ("worst", {"ratio_at_least": 0.5}, SUPPORTED),
+        ("worst", {"ratio_between": [0.55, 0.65]}, SUPPORTED),
+        ("worst", {"ratio_between": [0.75, 0.85]}, REFUTED),
+        ("median", {"ratio_between": [0.75, 0.85]}, SUPPORTED),
+        ("median", {"ratio_at_most": 0.7}, REFUTED),
+        ("nearest", {"ratio_between": [0.85, 0.95]}, SUPPORTED),
+        ("farthest", {"ratio_at_most": 0.65}, SUPPORTED),
+        ("farthest", {"ratio_at_least": 0.7}, REFUTED),
+    ],
+)
+def test_pairs_are_aggregated_as_documented(pairs, margin, said):
+    frame, planned = four_pairs([0.9, 0.8, 0.8, 0.6])
+    assert verdict({**REMOTE, "pairs": pairs, **margin}, frame, None, planned).verdict == said
+
+
+def test_the_worst_pair_is_the_highest_where_lower_is_better():
+    frame, planned = four_pairs([1.1, 1.4, 1.8], metric="idle_latency", unit="ns")
+    latency = {**REMOTE, "metric": "idle_latency", "pairs": "worst"}
+    assert verdict({**latency, "ratio_at_least": 1.6}, frame, None, planned).verdict == SUPPORTED
+    assert verdict({**latency, "ratio_at_most": 1.6}, frame, None, planned).verdict == REFUTED
+    planned["request"]["measure"] = {"idle_latency": {"unit": "ns", "better": "higher"}}
+    assert verdict({**latency, "ratio_at_most": 1.2}, frame, None, planned).verdict == SUPPORTED
+
+
+def test_many_pairs_do_not_find_a_worst_one_by_chance():
+    """No pair differs, but of 40 some 95 % interval lies off 1: the correction pays for that."""
+    found = []
+    for seed in range(12):
+        frame, planned = four_pairs([0.98] * 40, seed=seed)
+        asked = {**REMOTE, "pairs": "worst", "ratio_at_most": 0.978}
+        found.append(verdict(asked, frame, None, planned).verdict)
+    assert found.count(SUPPORTED) <= 2
+
+
+def test_the_same_needs_the_interval_within_the_margin():
+    same = {"metric": "triad", "cell": "unbound", "against": "local", "same_within": 0.05}
+    assert verdict(same).verdict == SUPPORTED
+    noisy = measurements(two_nodes(), noise=0.2)
+    assert verdict(same, noisy).verdict == INCONCLUSIVE
+
+
+def test_fewer_than_six_verified_blocks_decide_nothing():
+    asked = {**REMOTE, "ratio_at_most": 0.75}
+    smoke = verdict(asked, measurements(two_nodes(), blocks=2), None,
+                    plan(two_nodes(), profile="smoke"))  # fmt: skip
+    assert smoke.verdict == INCONCLUSIVE
+    assert "too few blocks" in smoke.because and "smoke judges no claim" in smoke.because
+    for grade in ("error", "unverified"):
+        frame = measurements(two_nodes(), grade={("remote:0-1", 2): grade})
+        found = verdict(asked, frame)
+        assert found.verdict == INCONCLUSIVE and "5 verified for remote 0-1" in found.because
+        longer = measurements(two_nodes(), blocks=7, grade={("remote:0-1", 2): grade})
+        assert verdict(asked, longer).verdict == SUPPORTED
+
+
+def test_only_verified_rows_count():
+    found = verdict(
+        {**REMOTE, "ratio_at_most": 0.75}, measurements(two_nodes(), grade="unverified")
+    )
+    assert found.verdict == NOT_TESTABLE
+    assert "no trial of these cells is verified (24 graded unverified)" in found.because
+    poisoned = measurements(two_nodes(), blocks=7, grade={("remote:0-1", 4): "error"}).with_columns(
+        value=pl.when(pl.col("grade") == "error").then(1e6).otherwise("value")
+    )
+    assert verdict({**REMOTE, "ratio_at_most": 0.75}, poisoned).verdict == SUPPORTED
+
+
+def test_a_difference_must_lie_beyond_the_control():
+    asked = {"metric": "triad", "cell": "unbound", "against": "local", "ratio_at_most": 0.99}
+    cells = two_nodes(unbound=78.0, control=77.0)  # the control differs as much: order, not binding
+    found = verdict(asked, measurements(cells, noise=0.003), None, plan(cells))
+    assert found.verdict == INCONCLUSIVE and "A/A control" in found.because
+    cells = two_nodes(unbound=78.0)
+    assert verdict(asked, measurements(cells, noise=0.003), None, plan(cells)).verdict == SUPPORTED
+    bare = measurements(cells, noise=0.003).filter(pl.col("role") != "control")
+    found = verdict(asked, bare, None, plan(cells))
+    assert found.verdict == INCONCLUSIVE and "no A/A control" in found.because
+
+
+def test_refuting_never_slower_needs_a_difference_too():
+    asked = {"metric": "triad", "cell": "unbound", "against": "local", "ratio_at_least": 1.0}
+    cells = two_nodes(unbound=78.0, control=77.0)
+    assert (
+        verdict(asked, measurements(cells, noise=0.003), None, plan(cells)).verdict == INCONCLUSIVE
+    )
+    cells = two_nodes(unbound=70.0)
+    assert verdict(asked, measurements(cells, noise=0.003), None, plan(cells)).verdict == REFUTED
+
+
+def test_what_the_plan_skipped_cannot_be_tested():
+    cells = [cell for cell in two_nodes() if cell.binding != "remote"]
+    why = "the host has one node with memory"
+    planned = plan(cells, skipped=[{"binding": "remote", "reason": why}])
+    found = verdict({**REMOTE, "ratio_at_most": 0.75}, measurements(cells), None, planned)
+    assert found.verdict == NOT_TESTABLE and why in found.because
+    found = verdict({**REMOTE, "cell": "preferred", "ratio_at_most": 1}, None, None, plan(cells))
+    assert found.verdict == NOT_TESTABLE and "holds no preferred cell" in found.because
+
+
+def test_no_time_is_judged_on_an_emulated_host_but_placement_is():
+    host = host_record(emulated=True)
+    found = verdict({**REMOTE, "ratio_at_most": 0.75}, None, host)
+    assert found.verdict == NOT_TESTABLE
+    assert found.because == "emulated: timings carry no NUMA meaning"
+    pages = measurements(two_nodes(), metric="numa_other", unit="pages", source="numastat")
+    found = verdict({**REMOTE, "metric": "numa_other", "ratio_at_most": 0.75}, pages, host)
+    assert found.verdict == SUPPORTED
+
+
+def test_counters_per_instruction():
+    cells = two_nodes(local=1e6, remote=1e6, interleave=1.5e6, unbound=1e6)
+    misses = measurements(cells, metric="LLC-load-misses", unit="", source="perf")
+    work = measurements(
+        two_nodes(local=1e9, remote=1e9, interleave=1e9, unbound=1e9),
+        metric="instructions", unit="", source="perf", seed=9,
+    )  # fmt: skip
+    asked = {"metric": "LLC-load-misses", "per": "instructions", "cell": "interleave",
+             "against": "local", "ratio_at_least": 1.05}  # fmt: skip
+    found = verdict(asked, pl.concat([misses, work]))
+    assert found.verdict == SUPPORTED and "LLC-load-misses per instructions" in found.because
+    assert verdict(asked, misses).because == "instructions was not measured"
+    absent = misses.with_columns(value=pl.lit(None, pl.Float64), reason=pl.lit("<not supported>"))
+    found = verdict(asked, pl.concat([absent, work]))
+    assert found.verdict == NOT_TESTABLE and "<not supported>" in found.because
+
+
+def test_zeros_and_other_tools_make_no_ratio():
+    zeros = measurements(two_nodes(local=1.0)).with_columns(value=pl.lit(0.0))
+    found = verdict({**REMOTE, "ratio_at_most": 0.75}, zeros)
+    assert found.verdict == NOT_TESTABLE and "0 or less" in found.because
+    mixed = measurements(two_nodes()).with_columns(
+        tool=pl.when(pl.col("binding") == "remote").then(pl.lit("mlc")).otherwise("tool")
+    )
+    found = verdict({**REMOTE, "ratio_at_most": 0.75}, mixed)
+    assert found.verdict == NOT_TESTABLE and "different tools" in found.because
+
+
+def test_points_are_chosen_or_all_counted():
+    reads = measurements(two_nodes(), metric="bandwidth", point="reads")
+    writes = measurements(two_nodes(remote=79.0), metric="bandwidth", point="writes", seed=1)
+    both = pl.concat([reads, writes])
+    asked = {**REMOTE, "metric": "bandwidth", "ratio_at_most": 0.75}
+    assert verdict({**asked, "points": ["reads"]}, both).verdict == SUPPORTED
+    assert verdict(asked, both).verdict == REFUTED
+    found = verdict({**asked, "points": ["2:1"]}, both)
+    assert found.verdict == NOT_TESTABLE and "2:1" in found.because
+
+
+def test_partners_run_on_the_same_cpus():
+    asked = {"metric": "triad", "cell": "interleave", "against": "remote", "ratio_at_least": 1.1}
+    found = verdict(asked)
+    assert found.verdict == SUPPORTED
+    assert set(found.cells) == {"interleave:0", "remote:0-1", "interleave:1", "remote:1-0"}
+
+
+def test_swept_cells_are_named_and_do_not_mix_with_the_others():
+    cells = [*two_nodes(), Cell("local:0/threads=2", 40.0, threads=2, cpus="0-3")]
+    frame, planned = measurements(cells), plan(cells)
+    asked = {"metric": "triad", "cell": "local/threads=2", "against": "local:0",
+             "ratio_at_most": 0.6}  # fmt: skip
+    assert verdict(asked, frame, None, planned).verdict == SUPPORTED
+    assert verdict({**REMOTE, "ratio_at_most": 0.75}, frame, None, planned).verdict == SUPPORTED
+
+
+def test_several_predicates_all_have_to_hold():
+    holds = {**REMOTE, "ratio_at_most": 0.75}
+    fails = {**REMOTE, "ratio_at_most": 0.5}
+    open_ = {**REMOTE, "ratio_at_most": 0.65}
+    absent = {**REMOTE, "metric": "IPC", "ratio_at_most": 1}
+    for predicates, said in (
+        ([holds, holds], SUPPORTED),
+        ([holds, fails, absent, open_], REFUTED),
+        ([holds, absent, open_], NOT_TESTABLE),
+        ([holds, open_], INCONCLUSIVE),
+    ):
+        assert verdict(predicates).verdict == said
+
+
+@pytest.mark.parametrize(
+    ("holds_if", "named"),
+    [
+        ({**REMOTE}, "exactly one"),
+        ({**REMOTE, "ratio_at_most": 1, "same_within": 0.1}, "exactly one"),
+        ({**REMOTE, "ratio_between": [2, 1]}, "ratio_between"),
+        ({**REMOTE, "ratio_at_most": -1}, "ratio_at_most"),
+        ({**REMOTE, "ratio_at_most": 1, "pair": "worst"}, "pair"),
+        ({"groups": "shown"}, "groups"),
+    ],
+)
+def test_a_malformed_claim_is_a_fault_that_names_it(holds_if, named):
+    with pytest.raises(Fault) as caught:
+        claims.load([{"id": "mine", "says": "s", "source": "x", "holds_if": holds_if}])
+    assert "claim mine" in caught.value.what
+
+
+def test_two_claims_of_one_id_are_a_fault():
+    entry = {"id": "twice", "says": "s", "source": "x", "holds_if": {"groups": "hidden"}}
+    with pytest.raises(Fault, match="twice"):
+        claims.load([entry, entry])
+
+
+# ---------------------------------------------------------------- presence
+
+
+def hiding_host(nodes: int):
+    cpus = [{"cpu": n, "online": True, "package": 0, "die": None, "cluster": None, "core": n,
+             "siblings": str(n)} for n in range(32)]  # fmt: skip
+    size = 32 // nodes
+    return {
+        "packages": 1,
+        "cpus": cpus,
+        "nodes": [{"node": k, "cpus": f"{k * size}-{(k + 1) * size - 1}"} for k in range(nodes)],
+        "caches": [{"level": 3, "type": "Unified", "cpus": "0-31"}],
+    }
+
+
+@pytest.mark.parametrize(("nodes", "said"), [(1, SUPPORTED), (4, REFUTED)])
+def test_hidden_nodes_are_judged_by_the_latencies(nodes, said):
+    group = np.arange(32) // 8
+    matrix = np.where(group[:, None] == group[None, :], 50.0, 110.0)
+    frame = core_latency_frame(matrix, range(32))
+    host = host_record(hiding_host(nodes))
+    found = verdict({"groups": "hidden"}, frame, host)
+    assert found.verdict == said and "groups" in found.because or said == REFUTED
+    assert found.cells == ["unbound"]
+    few = frame.filter(pl.col("block") < 5)
+    assert verdict({"groups": "hidden"}, few, host).verdict == INCONCLUSIVE
+    emulated = host_record(hiding_host(nodes), emulated=True)
+    assert verdict({"groups": "hidden"}, frame, emulated).verdict == NOT_TESTABLE
+    assert verdict({"groups": "hidden"}, frame.clear(), host).verdict == NOT_TESTABLE
+    host["before"] = {"virt.hypervisor": {"value": "kvm", "reason": None}}
+    assert verdict({"groups": "hidden"}, frame, host).verdict in (INCONCLUSIVE, REFUTED)
+
+
+# ---------------------------------------------------------------- as text
+
+
+def test_the_table_of_verdicts_is_markdown():
+    text = claims.markdown([verdict({**REMOTE, "ratio_at_most": 0.75})])
+    head, rule, row = text.splitlines()
+    assert head.count("|") == rule.count("|") == row.count("|")
+    assert "**supported**" in row and "It is so" in row
