@@ -84,7 +84,7 @@ RC: Dict[str, Any] = {
     "lines.linewidth": 1.2,
     "lines.markersize": 4.5,
     "hatch.linewidth": 0.5,
-    "hatch.color": GREY,
+    "hatch.color": "#A8A8A8",
     "text.color": INK,
     "figure.dpi": 144,
     "figure.facecolor": "white",
