@@ -1,5 +1,6 @@
 """The collectors: real counters of this host, made-up hosts, and perf binaries that misbehave."""
 
+import contextlib
 import importlib.resources
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab.agent import collectors
+from numalab.agent import collectors, placement
 from numalab.agent.collectors import cpu, numastat, perf, resctrl, vmstat
 from numalab.agent.errors import Fault
 
@@ -36,6 +37,24 @@ def busy():
     child.wait()
 
 
+def let_work(pid, seconds):
+    """Wait until a process has used that much CPU time since now."""
+    hz = os.sysconf("SC_CLK_TCK")
+    began = placement.processes()[pid].ticks
+    while placement.processes()[pid].ticks - began < seconds * hz:
+        time.sleep(0.02)
+
+
+def running(words):
+    """Tell whether a process with these words in its command line runs."""
+    lines = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/cmdline") as file:
+                lines.append(file.read().replace("\0", " "))
+    return any(words in line for line in lines)
+
+
 def rows_of(record, source):
     return {
         (row["metric"], row["point"]): row
@@ -48,17 +67,17 @@ def rows_of(record, source):
 
 
 def test_a_real_collection(busy):
-    collection = collectors.start(CELL, busy, {"perf": True, "interval_s": 0.2})
-    time.sleep(0.7)
+    collection = collectors.start(CELL, busy, {"perf": True, "interval_s": 0.1})
+    let_work(busy, 0.3)
     record = collection.stop()
     json.dumps(record)
-    assert record["cpu"]["tree_s"] > 0.2
+    assert record["cpu"]["tree_s"] >= 0.3
     faults = rows_of(record, "vmstat")["pgfault", ""]
     assert faults["value"] > 0 and faults["reason"] is None
     assert record["disturbance"]["other_s"] >= 0
     times = sorted({sample["t_s"] for sample in collectors.samples(record)})
-    assert 2 <= len(times) <= 4
-    assert record["self"]["sampling_cpu_s"] < 0.2
+    assert len(times) >= 2
+    assert record["self"]["sampling_cpu_s"] < record["cpu"]["elapsed_s"] / 4
     for row in collectors.metrics(record):
         assert row["value"] is not None or row["reason"], row
         assert set(row) == {"metric", "value", "unit", "point", "x", "y", "reason", "source"}
@@ -162,9 +181,7 @@ def test_disturbance_is_what_the_cells_cpus_did_beyond_the_tree():
     hz = os.sysconf("SC_CLK_TCK")
 
     def stat(pid, ticks, parent=1, children=0):
-        from numalab.agent.placement import Stat
-
-        return Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0)
+        return placement.Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0)
 
     before = {
         "at": 100.0,
@@ -230,9 +247,6 @@ def fake_perf(tmp_path, monkeypatch):
         file.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
-    monkeypatch.setattr(perf, "TRY_LIMIT_S", 0.5)
-    monkeypatch.setattr(perf, "ATTACH_LIMIT_S", 0.3)
-    monkeypatch.setattr(perf, "END_LIMIT_S", 0.3)
     return install
 
 
@@ -249,13 +263,15 @@ def test_no_perf(monkeypatch, tmp_path, busy):
     assert why_no_perf(busy) == "perf is not installed"
 
 
-def test_a_perf_that_hangs_is_given_up_once_and_leaves_no_process(fake_perf, tmp_path, busy):
+def test_a_perf_that_hangs_is_given_up_once_and_leaves_no_process(
+    fake_perf, monkeypatch, tmp_path, busy
+):
+    monkeypatch.setattr(perf, "TRY_LIMIT_S", 1)
     fake_perf(f"echo tried >> {tmp_path}/log; sleep 4712\n")
     assert "does not end" in why_no_perf(busy)
     assert "does not end" in why_no_perf(busy)
     assert (tmp_path / "log").read_text() == "tried\n"  # remembered: not tried again
-    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 4712" not in left
+    assert not running("sleep 4712")
 
 
 def test_a_perf_that_prints_garbage(fake_perf, busy):
@@ -268,7 +284,8 @@ def test_a_perf_without_permission_names_the_sysctl(fake_perf, busy):
     assert "kernel.perf_event_paranoid = " in why_no_perf(busy)
 
 
-def test_a_perf_that_works_on_true_and_then_never_attaches(fake_perf, busy):
+def test_a_perf_that_works_on_true_and_then_never_attaches(fake_perf, monkeypatch, busy):
+    monkeypatch.setattr(perf, "ATTACH_LIMIT_S", 0.3)
     fake_perf('case "$*" in *" -p "*) exec sleep 4713;; esac\n'
               "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n")  # fmt: skip
     assert "did not attach" in why_no_perf(busy)
@@ -277,10 +294,10 @@ def test_a_perf_that_works_on_true_and_then_never_attaches(fake_perf, busy):
 def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, busy):
     fake_perf("case \"$*\" in *' -p '*) trap '' INT; sleep 4714; exit;; esac\n"
               "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n")  # fmt: skip
+    monkeypatch.setattr(perf, "END_LIMIT_S", 0.3)
     monkeypatch.setattr(perf.Counting, "_wait_until_attached", lambda self, _: time.sleep(0.2))
     assert "did not end" in why_no_perf(busy)
-    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 4714" not in left
+    assert not running("sleep 4714")
 
 
 OLD_PERF = """
@@ -318,11 +335,11 @@ def test_real_perf_counts_the_workload_only(busy):
     if perf.availability(real, ("task-clock",)).useless:
         pytest.skip(perf.availability(real, ("task-clock",)).useless)
     collection = collectors.start(CELL, busy, {"perf": True})
-    time.sleep(0.5)
+    let_work(busy, 0.2)
     record = collection.stop()
     rows = rows_of(record, "perf")
-    assert 20 < rows["task_clock", ""]["value"] < 1500
-    assert re.search(r"task-clock", record["perf"]["raw"])
+    assert 190 < rows["task_clock", ""]["value"] < 1100 * record["cpu"]["elapsed_s"]
+    assert "task-clock" in record["perf"]["raw"]
 
 
 def test_perf_keeps_its_counts_when_the_workload_ends_first():
