@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -376,6 +377,7 @@ _TOOLS = (  # name, programs (the first found counts), ways to ask for the versi
     ("mysqld", ("mysqld", "mariadbd"), (("--version",),), "the MySQL experiments need it"),
     ("perf", ("perf",), (("--version",),), "no hardware counters"),
 )
+_PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 _SERVER_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/usr/local/mysql/bin")
 
 
@@ -399,8 +401,10 @@ def tools(limit_s: float = 0.25) -> List[Dict[str, Any]]:
             if name == "numactl":  # before 2.0.19 it knows no --version
                 asked += [(tool, _start(argv)) for argv in _package_queries("numactl")]
     deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and any(_runs(process) for _, process in asked):
+        time.sleep(0.002)
     for tool, process in asked:
-        answer = _finish(process, deadline)
+        answer = _finish(process)
         version = re.search(r"\d+\.\d+(?:\.\d+)*", _without_brackets(answer or ""))
         if tool["version"] is None and version:
             tool["version"] = version.group(0)
@@ -439,27 +443,33 @@ def _start(argv: List[str]) -> Optional[subprocess.Popen]:
         return None
 
 
-def _finish(process: Optional[subprocess.Popen], deadline: float) -> Optional[str]:
-    """The output of a program that ended well in time; any other is killed with its children."""
+def _runs(process: Optional[subprocess.Popen]) -> bool:
+    return process is not None and process.poll() is None
+
+
+def _finish(process: Optional[subprocess.Popen]) -> Optional[str]:
+    """The output of a program that ended well; one that still runs is killed with its children."""
     if process is None:
         return None
-    try:
-        output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
-        return output.decode("utf-8", "replace") if process.returncode == 0 else None
-    except subprocess.TimeoutExpired:
+    if process.poll() is None:
         try:
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
         except OSError:
             process.kill()
-        process.stdout.close()
         process.wait()
-        return None
+    try:
+        # A child that left the group may hold the pipe open: take what is there, never wait.
+        os.set_blocking(process.stdout.fileno(), False)
+        output = process.stdout.read() or b""
+    finally:
+        process.stdout.close()
+    return output.decode("utf-8", "replace") if process.returncode == 0 else None
 
 
 def _perf_use() -> Tuple[bool, Optional[str]]:
     """Whether perf may count here (Documentation/admin-guide/perf-security.rst)."""
     try:
-        with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
+        with open(_PARANOID, encoding="ascii") as file:
             paranoid = int(file.read())
     except (OSError, ValueError):
         return False, "this kernel has no performance events"

@@ -21,6 +21,7 @@ MEMORY_DISAGREES = "the nodes' meminfo adds up to"  # how that problem's line be
 _CPU = "sys/devices/system/cpu"
 _NODE = "sys/devices/system/node"
 _PCI = "sys/bus/pci/devices"
+_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*\Z")
 _CPUINFO_BYTES = 16384  # each CPU's part can cost the kernel a measurement: read the first few
 _PROC_BYTES = 65536  # of a /proc file; a sysfs attribute is at most a page, lists a little more
 
@@ -166,14 +167,9 @@ def from_mask(text: Optional[str]) -> Optional[FrozenSet[int]]:
 
     A bitmap whose size is no multiple of 32 has a shorter highest word; all others have 8 digits.
     """
-    if text is None:
+    if not text or not _MASK.match(text):
         return None
-    try:
-        value = 0
-        for word in text.split(","):
-            value = value << 32 | int(word, 16)
-    except ValueError:
-        return None
+    value = int(text.replace(",", ""), 16)
     numbers = []
     while value:
         lowest = value & -value
