@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from unittest import mock
@@ -13,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.patches import Patch
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from frames import Cell, core_latency_frame, measurements, two_nodes
 from numalab import statistics
@@ -46,6 +48,7 @@ HOST = pytest.mark.parametrize("machine", HOSTS, ids=[machine.name for machine i
 # ---------------------------------------------------------------- what is asked of every figure
 
 
+@functools.lru_cache(maxsize=1)  # drawing is what takes the time, and a test asks several times
 def written(figure: style.Picture) -> list[Text]:
     """Every text that is really drawn (not, for instance, labels of ticks outside the view)."""
     drawn: list[Text] = []
@@ -61,6 +64,11 @@ def written(figure: style.Picture) -> list[Text]:
     return drawn
 
 
+@functools.lru_cache(maxsize=1)
+def extents(figure: style.Picture) -> list[tuple[Text, Bbox]]:
+    return [(text, text.get_window_extent()) for text in written(figure)]
+
+
 def texts(figure: style.Picture) -> list[str]:
     return [text.get_text() for text in written(figure)]
 
@@ -70,8 +78,7 @@ def assert_publishable(figure: style.Picture) -> None:
     width, height = figure.get_size_inches()
     assert width <= style.WIDTH + 1e-6
     assert height <= 9.7
-    for text in written(figure):
-        box = text.get_window_extent()
+    for text, box in extents(figure):
         assert text.get_fontsize() >= 5.5, text.get_text()
         assert box.x0 >= -1 and box.y0 >= -1, text.get_text()
         assert box.x1 <= figure.bbox.width + 1, text.get_text()
@@ -80,7 +87,7 @@ def assert_publishable(figure: style.Picture) -> None:
 
 def assert_no_overlap(figure: style.Picture) -> None:
     """No text lies on another."""
-    boxes = [(text.get_text(), text.get_window_extent()) for text in written(figure)]
+    boxes = [(text.get_text(), box) for text, box in extents(figure)]
     for place, (one, box) in enumerate(boxes):
         for other, beside in boxes[place + 1 :]:
             across = min(box.x1, beside.x1) - max(box.x0, beside.x0)
