@@ -1,0 +1,193 @@
+/* The conversation: "ready" when everything is in place, "go" from the other side, the result,
+ * "quit". Each line out is a JSON record. */
+#include "probe.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+_Noreturn void die(int status, const char *format, ...) {
+    va_list arguments;
+    fflush(stdout);
+    fputs("probe: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    fflush(stderr);
+    _exit(status); /* other threads may be running: no destructors */
+}
+
+double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void on_signal(int number) {
+    static const char late[] = "probe: the time limit (--time-limit) has passed\n";
+    static const char pool[] = "probe: not enough memory: no huge page is left on the nodes that "
+                               "may be used; use --pages=thp\n";
+    ssize_t written = number == SIGALRM ? write(2, late, sizeof late - 1)
+                                        : write(2, pool, sizeof pool - 1);
+    (void)written;
+    _exit(number == SIGALRM ? EXIT_TIME : EXIT_MEMORY);
+}
+
+static void die_with_parent(void) {
+    pid_t parent = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(EXIT_FAILED);
+}
+
+static void set_limits(const struct options *options) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGALRM, &action, NULL);
+    if (options->pages == PAGES_HUGETLB) /* what a fault without a page in the pool raises */
+        sigaction(SIGBUS, &action, NULL);
+    if (options->time_limit > 0) {
+        struct itimerval timer = {{0, 0}, {0, 0}};
+        timer.it_value.tv_sec = (time_t)options->time_limit;
+        timer.it_value.tv_usec =
+            (suseconds_t)((options->time_limit - (double)timer.it_value.tv_sec) * 1e6) + 1;
+        setitimer(ITIMER_REAL, &timer, NULL);
+    }
+}
+
+/* Returns for the word; ends the program for "quit" and at the end of the input. */
+static void expect_word(const char *word) {
+    char line[64];
+    if (!fgets(line, sizeof line, stdin))
+        exit(0);
+    line[strcspn(line, "\r\n")] = 0;
+    if (!strcmp(line, "quit"))
+        exit(0);
+    if (strcmp(line, word) != 0)
+        die(EXIT_ARGUMENTS, "\"%s\" was expected on standard input, not \"%.40s\"", word, line);
+}
+
+static void report_placement(struct run *run, struct json *j) {
+    struct placement *p = allocate(1, sizeof *p);
+    placement_query(p, run->buffers, run->buffer_count);
+    if (p->reason) {
+        json_text(j, "buffers", NULL);
+    } else {
+        json_begin(j, "buffers", '{');
+        for (int node = 0; node < MAX_NODES; node++) {
+            char name[16];
+            snprintf(name, sizeof name, "%d", node);
+            if (p->bytes[node])
+                json_whole(j, name, (long long)p->bytes[node]);
+        }
+        if (p->absent)
+            json_whole(j, "not present", (long long)p->absent);
+        if (p->unknown)
+            json_whole(j, "unknown", (long long)p->unknown);
+        json_end(j, '}');
+    }
+    json_text(j, "buffers_reason", p->reason);
+    json_whole(j, "buffer_pages", p->pages);
+    json_whole(j, "buffer_pages_asked", p->sampled);
+    free(p);
+}
+
+static void report_pages(struct run *run, struct json *j) {
+    struct buffer *largest = &run->buffers[0];
+    size_t huge = 0;
+    bool inspected = true;
+    for (int i = 0; i < run->buffer_count; i++) {
+        buffer_inspect(&run->buffers[i]);
+        huge += run->buffers[i].huge;
+        inspected = inspected && run->buffers[i].inspected;
+    }
+    json_text(j, "pages", pages_name(run->options->pages));
+    json_whole(j, "page_bytes", (long long)largest->page);
+    if (inspected)
+        json_whole(j, "transparent_huge_bytes", (long long)huge);
+    else
+        json_text(j, "transparent_huge_bytes", NULL);
+}
+
+static size_t need_bytes(const struct options *o) {
+    switch (o->mode) {
+    case STREAM: return 3 * o->bytes;
+    case LATENCY: return o->bytes + o->bytes / o->stride * sizeof(uint32_t);
+    case LOADED: return 2 * o->bytes + o->bytes / o->stride * sizeof(uint32_t);
+    case BANDWIDTH: return o->bytes;
+    default: return (size_t)o->cpu_count * page_size();
+    }
+}
+
+/* In latency all CPUs help to build; only the first one measures. */
+static int team_size(const struct options *o) {
+    if (o->mode == CORE_TO_CORE)
+        return 1;
+    if (o->mode != LATENCY)
+        return o->threads;
+    return !o->pin ? 1 : o->cpu_count < 16 ? o->cpu_count : 16;
+}
+
+static void converse(const struct options *o, const struct measurement *mode) {
+    struct json j = {stdout, false};
+    struct team team;
+    struct run run = {.options = o, .team = &team};
+    struct options unpinned = *o;
+    double began = now();
+    memory_check(need_bytes(o));
+    unpinned.pin = o->pin && o->mode != CORE_TO_CORE;
+    team_start(&team, &unpinned, team_size(o));
+    mode->prepare(&run);
+    double setup_s = now() - began - run.warmup_s;
+
+    json_begin(&j, NULL, '{');
+    json_text(&j, "event", "ready");
+    json_whole(&j, "schema", PROBE_SCHEMA);
+    json_text(&j, "version", PROBE_VERSION);
+    json_text(&j, "mode", mode_name(o->mode));
+    json_whole(&j, "threads_measuring", o->mode == CORE_TO_CORE ? 2 : o->threads);
+    mode->configure(&run, &j);
+    report_pages(&run, &j);
+    report_placement(&run, &j);
+    team_report(&team, &j);
+    json_real(&j, "setup_s", setup_s);
+    json_real(&j, "warmup_s", run.warmup_s);
+    json_end(&j, '}');
+    json_line(&j);
+    if (o->wait)
+        expect_word("go");
+
+    double start = now();
+    mode->measure(&run);
+    run.measure_s = now() - start;
+
+    if (mode->rows)
+        mode->rows(&run, &j);
+    json_begin(&j, NULL, '{');
+    json_text(&j, "event", "result");
+    json_text(&j, "mode", mode_name(o->mode));
+    mode->report(&run, &j);
+    report_placement(&run, &j);
+    team_report(&team, &j);
+    json_real(&j, "measure_s", run.measure_s);
+    json_end(&j, '}');
+    json_line(&j);
+    if (o->wait)
+        expect_word("quit");
+}
+
+int main(int argc, char **argv) {
+    static const struct measurement *const modes[MODES] = {
+        &STREAM_MODE, &LATENCY_MODE, &LOADED_MODE, &BANDWIDTH_MODE, &CORE_TO_CORE_MODE};
+    struct options options;
+    die_with_parent();
+    options_read(&options, argc, argv);
+    set_limits(&options);
+    converse(&options, modes[options.mode]);
+    return 0;
+}

@@ -1,0 +1,136 @@
+/* What can be checked without measuring anything. */
+#include "probe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int failures;
+
+static void check(bool holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "probe: self-test failed: %s\n", what);
+        failures++;
+    }
+}
+
+static void check_chase(size_t lines, size_t stride, int threads) {
+    struct options options = {.pin = false};
+    struct team *team = aligned_alloc(LINE, sizeof *team); /* its threads wait for ever */
+    struct buffer buffer;
+    struct chase chase;
+    if (!team)
+        die(EXIT_MEMORY, "not enough memory for the self-test");
+    team_start(team, &options, threads);
+    buffer_map(&buffer, lines * stride, PAGES_DEFAULT, -1);
+    chase_build(&chase, team, &buffer, stride);
+    bool *seen = allocate(lines, 1), right = true;
+    char *at = chase.base;
+    for (size_t i = 0; i < lines; i++) {
+        size_t line = (size_t)(at - chase.base) / stride;
+        if (line >= lines || seen[line]) {
+            right = false;
+            break;
+        }
+        seen[line] = true;
+        at = *(char **)(void *)at;
+    }
+    check(right && at == chase.base, "the chase is one cycle over all places");
+    free(seen);
+}
+
+static void check_json(void) {
+    char *text = NULL;
+    size_t length = 0;
+    struct json j = {open_memstream(&text, &length), false};
+    if (!j.out)
+        die(EXIT_MEMORY, "not enough memory for the self-test");
+    json_begin(&j, NULL, '{');
+    json_text(&j, "t", "a\"\\\n\x7f\xe9");
+    json_begin(&j, "n", '[');
+    json_real(&j, NULL, 0.5);
+    json_real(&j, NULL, __builtin_inf());
+    json_whole(&j, NULL, -7);
+    json_end(&j, ']');
+    json_text(&j, "z", NULL);
+    json_truth(&j, "b", true);
+    json_end(&j, '}');
+    json_line(&j);
+    fclose(j.out);
+    check(!strcmp(text, "{\"t\":\"a\\\"\\\\\\u000a\\u007f\\u00e9\",\"n\":[0.5,null,-7],\"z\":null,"
+                        "\"b\":true}\n"), "JSON is written as it should be");
+    free(text);
+}
+
+static void check_cpus(void) {
+    static const char *const wrong[] = {"",    "a",   "1,",  "1-",   "3-1", "1,1", "0-2,1",
+                                        "-1",  "1--2", "1 2", "99999", ",",  "0x1", "1-2-3"};
+    int *cpus;
+    check(cpus_parse("8,0-2,5", &cpus) == 5 && cpus[0] == 8 && cpus[3] == 2 && cpus[4] == 5,
+          "a list of CPUs keeps its order");
+    free(cpus);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        check(cpus_parse(wrong[i], &cpus) == -1, wrong[i]);
+        free(cpus);
+    }
+}
+
+static void check_parts(void) {
+    for (size_t total = 0; total < 300; total++)
+        for (int parts = 1; parts < 9; parts++) {
+            bool right = part_start(total, 0, parts, 8) == 0;
+            for (int i = 0; i < parts; i++)
+                right = right && part_start(total, i, parts, 8) <= part_start(total, i + 1, parts, 8);
+            check(right && part_start(total, parts, parts, 8) == total, "parts cover the whole");
+        }
+}
+
+static void check_traffic(void) {
+    enum { BYTES = 256 * 1024 };
+    for (int i = 0; i < MIX_COUNT; i++) {
+        const struct mix *mix = &MIXES[i];
+        struct buffer buffer;
+        buffer_map(&buffer, BYTES, PAGES_DEFAULT, -1);
+        size_t stream = traffic_stream_bytes(BYTES, mix), written = 0;
+        bool fits = stream * (size_t)(mix->reads + mix->writes) <= BYTES && stream % LINE == 0;
+        check(fits, "streams lie inside their part");
+        memset(buffer.base, mix->reads ? 0 : 1, BYTES);
+        if (mix->reads)
+            memset(buffer.base, 5, stream); /* one stream of fives: their sum cannot be 0 */
+        traffic_move(buffer.base, stream, 0, stream, mix);
+        for (size_t at = 0; at < stream; at++) {
+            char value = buffer.base[(size_t)mix->reads * stream + at];
+            written += mix->reads ? value == 5 || value == 0 : value == 0;
+        }
+        check(!mix->writes || written == stream, "every line of a stream is written");
+    }
+}
+
+static void check_placement(void) {
+    struct buffer buffer;
+    struct placement *p = allocate(1, sizeof *p);
+    uint64_t sum = 0;
+    buffer_map(&buffer, 64 * page_size(), PAGES_BASE, -1);
+    touch(buffer.base, buffer.base + buffer.bytes / 2);
+    placement_query(p, &buffer, 1);
+    for (int node = 0; node < MAX_NODES; node++)
+        sum += p->bytes[node];
+    check(p->reason || (sum == buffer.bytes / 2 && p->absent == buffer.bytes / 2),
+          "half a buffer is present");
+    free(p);
+}
+
+int self_test(void) {
+    check(stream_kernels_right(1) && stream_kernels_right(1003), "the STREAM kernels are right");
+    check_chase(2, 64, 1);
+    check_chase(1000, 64, 1);
+    check_chase(1000, 256, 3);
+    check_chase(100001, 64, 4);
+    check_json();
+    check_cpus();
+    check_parts();
+    check_traffic();
+    check_placement();
+    if (!failures)
+        puts("self-test: ok");
+    return failures ? EXIT_FAILED : 0;
+}
