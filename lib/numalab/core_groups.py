@@ -202,6 +202,8 @@ def _best_cut(logs: np.ndarray, upper: Partition, items: Partition) -> Partition
     matrices = [matrix for matrix, _ in blocks]
     if sum(len(matrix) - 1 for matrix in matrices) < 2:
         return None
+    if sum(_upper_values(matrix).size for matrix in matrices) < 3:
+        return None
     trees = [_tree(matrix) for matrix in matrices]
     explained, height, step = _cut(matrices, trees)
     if step < np.log(LEAST_STEP):
@@ -553,10 +555,13 @@ def _hidden(
         return None, "the topology does not say which node each measured CPU is on"
     nodes = _visible_nodes(topology) or len(visible)
     packages = topology.get("packages") or len(known.get("package", [])) or 1
+    merged = next(
+        (one for one in partitions if "package" in known and _alike(one, known["package"])), None
+    )  # packages of one node are merged by the firmware, even if each also shares a cache
     finer = [
         (level, partition)
         for level, partition in zip(levels, partitions, strict=True)
-        if level.explains in (None, "die", "package") and _finer(partition, visible)
+        if (level.explains in (None, "die") or partition is merged) and _finer(partition, visible)
     ]
     admitted = f"the firmware admits {nodes} node{'s' if nodes > 1 else ''}"
     if not finer:
@@ -573,7 +578,7 @@ def _hidden(
             f"{shown}; {admitted}; on a virtual machine the firmware's caches and nodes may be"
             " made up, so it cannot be told what these groups are"
         )
-    if any(level.explains == "package" for level, _ in finer):
+    if any(partition is merged for _, partition in finer):
         return True, f"{shown}; {admitted} for {packages} packages: memory is interleaved over them"
     if "kind of core" in known and packages == 1:
         return False, f"{shown}; the host has cores of more than one kind, which explains steps"
@@ -638,7 +643,7 @@ def _described(
     sizes = sorted({len(group) for group in level.groups})
     size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     first = " | ".join(cpulist.format(group) for group in level.groups[:3])
-    named = {"die": " (the dies)", "package": " (the packages)"}.get(level.explains or "", "")
+    named = f" (explained as: {level.explains})" if level.explains else ""
     away = float(np.exp(np.median(outside)))
     return (
         f"{len(level.groups)} groups of {size} CPUs{named}"
