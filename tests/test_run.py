@@ -393,6 +393,8 @@ def test_faults_reach_a_person_as_one_message(tmp_path):
         assert done.stderr.startswith("numalab: ") and said in done.stderr
         assert "Traceback" not in done.stderr
     assert agent("version").stdout == "0.1.0\n"
+    assert "node" in agent("host").stdout
+    assert json.loads(agent("host", "--json").stdout)["topology"]["nodes"]
 
 
 def test_the_agent_is_one_file_that_old_python_runs(tmp_path):

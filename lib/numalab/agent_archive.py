@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import os
 import zipfile
-from collections.abc import Iterator
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 _START = (
@@ -27,7 +24,11 @@ def build(path: Path) -> Path:
     bytes.
     """
     members = {"__main__.py": _START.encode(), "numalab/__init__.py": b""}
-    members.update(_files(importlib.resources.files("numalab.agent"), "numalab/agent"))
+    package = Path(__file__).parent
+    for file in (package / "agent").rglob("*"):
+        name = file.relative_to(package.parent).as_posix()
+        if file.is_file() and "__pycache__" not in name and "/." not in name:
+            members[name] = file.read_bytes()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     with open(temporary, "wb") as file:
@@ -41,13 +42,3 @@ def build(path: Path) -> Path:
     os.chmod(temporary, 0o755)
     temporary.replace(path)
     return path
-
-
-def _files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        if entry.name.startswith((".", "__pycache__")):
-            continue
-        if entry.is_dir():
-            yield from _files(entry, f"{name}/{entry.name}")
-        else:
-            yield f"{name}/{entry.name}", entry.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import List, Optional
@@ -93,7 +94,8 @@ def _host(options: argparse.Namespace) -> None:
         record = {"schema": 1, "emulated": emulated, "emulated_why": why}
         print(json.dumps({**record, "topology": shape, "state": now}, ensure_ascii=False))
     else:
-        print(describe.text(shape, now), end="")
+        tools = describe.tools() if options.root == "/" else []
+        print(describe.text(shape, now, tools, shutil.get_terminal_size((100, 24)).columns))
 
 
 def _plan(options: argparse.Namespace) -> None:
