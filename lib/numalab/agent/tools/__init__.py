@@ -97,12 +97,14 @@ _MARKS = (
     ("mysql-status", r"\|? *(?:Aborted_clients|Uptime|Threads_running)\s"),
     ("mysql-errlog", r"\d{6} +\d+:\d\d:\d\d +(?:mysqld|InnoDB|\[)|\d{4}-\d\d-\d\d[T ].* \[\w+\] "),
 )
-_COMPILED = [(name, re.compile(rf"^[ \t>]*(?:{mark})", re.MULTILINE)) for name, mark in _MARKS]
+_COMPILED = [(name, re.compile(rf"^(?:{mark})", re.MULTILINE)) for name, mark in _MARKS]
 
 
 def detect(text: str) -> Optional[str]:
     """Return the parser's name for a text that bears the marks of exactly one tool, else None."""
-    plain = text.replace("\r\n", "\n")
+    # The marks stand near a line's beginning: a long line costs no more than a short one.
+    rows = text.replace("\r\n", "\n").split("\n")
+    plain = "\n".join(re.sub(r"^[ \t>]+", "", row[:300]) for row in rows)
     found = {name for name, mark in _COMPILED if mark.search(plain)}
     if found >= {"vmstat", "zoneinfo"}:
         found.discard("vmstat")  # zoneinfo repeats vmstat's names, indented

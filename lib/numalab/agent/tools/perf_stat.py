@@ -76,7 +76,9 @@ def parse(text: str) -> List[Record]:
         for line in rows
         if line.text.startswith("# started on ")
     ]
-    if body and body[0].text.lstrip().startswith("{"):
+    if not body:
+        refuse(NAME, None, "it holds no counter: perf failed, or it is cut short")
+    if body[0].text.lstrip().startswith("{"):
         return head + _json(body)
     human = any(
         _HEAD.match(line.text.strip()) or _INTERVAL_HEAD.match(line.text.strip()) for line in body
@@ -98,7 +100,10 @@ def _decimal(tool_line: Line, text: str) -> Optional[float]:
     match = re.fullmatch(r"[-+]?\d+(?:[.,\u066b]\d+)?(?:e[-+]?\d+)?", text)
     if not match:
         refuse(NAME, tool_line, f"{text!r} is not a number")
-    return float(text.replace(",", ".").replace("\u066b", "."))
+    number = float(text.replace(",", ".").replace("\u066b", "."))
+    if number in (float("inf"), float("-inf")):
+        refuse(NAME, tool_line, f"{text!r} is too large for a number")
+    return number
 
 
 def _count(line: Line, text: str) -> float:
@@ -371,14 +376,21 @@ def _split_head(head: Line, count: int) -> List[str]:
 # CSV
 
 
+_RUN_AND_SHARE = re.compile(
+    r"(?P<sep>[^\w\s<>.\-]{1,3}|\s)\d+(?P=sep)\d{1,3}[.,]\d\d(?=(?P=sep)|\Z)"
+)
+
+
 def _separator(body: List[Line]) -> Optional[str]:
     """Return the separator that every counter's line of a CSV output shows, or None."""
-    shape = re.compile(
-        r"(?:\A|[^\w.])(?:-?\d+(?:[.,]\d+)?|" + _BAD + r")(?P<sep>[^\w\s<>.\-]{1,3}|\t|\s)"
-        r"(?P<unit>\w*)(?P=sep)(?P<event>[^\d\W].*?)(?P=sep)"
-        r"(?:[^\s]+%(?P=sep))?\d+(?P=sep)\d+[.,]\d\d(?:(?P=sep)|\Z)"
-    )
-    found = {m["sep"] for line in body for m in [shape.search(line.text)] if m}
+    found = set()
+    for line in body:
+        for match in _RUN_AND_SHARE.finditer(line.text):
+            before = line.text[: match.start()].split(match["sep"])
+            named = any(re.match(r"[^\d\W]", field.strip()) for field in before[1:])
+            if named and any(_is_count(field.strip()) for field in before):
+                found.add(match["sep"])
+                break
     if len(found) == 1:
         return found.pop()
     if found:

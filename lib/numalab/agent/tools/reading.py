@@ -16,6 +16,8 @@ Record = Dict[str, object]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FENCE = re.compile(r"\s*```\w*\s*\Z")
+_LONGEST = 32_768
+_ENDLESS = re.compile(r"\d{200}")
 # user@host:~$ cmd   [user@host dir]# cmd   bash-5.1$ cmd   (venv) user@host:~$ cmd
 _HOST_PROMPT = re.compile(
     r"\s*(?:\([\w.-]+\)\s*)?"
@@ -35,7 +37,8 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
     """Return the lines of a captured text; prompts, fences and command echoes become blank.
 
     ``commands`` are the names under which the tool is called: a line such as
-    ``$ sudo numactl -H`` or ``lscpu -e`` is the echo of a command and not output.
+    ``$ sudo numactl -H`` or ``lscpu -e`` is the echo of a command and not output. ParseError for
+    a number of hundreds of digits or an endless line: nothing that a tool prints.
     """
     rows = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     rows = [_COLOUR.sub("", row).rstrip() for row in rows]
@@ -54,6 +57,9 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
             return True
         return bool(echo and echo.match(row))
 
+    for n, row in enumerate(rows, 1):
+        if len(row) > _LONGEST or _ENDLESS.search(row):
+            raise ParseError("captured text", n, row, "no tool prints a line or a number so long")
     return [Line(n, "" if noise(row) else row) for n, row in enumerate(rows, 1)]
 
 
