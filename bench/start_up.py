@@ -1,0 +1,54 @@
+"""How long a person waits for `numalab host` and `numalab --help`, and topology takes to read."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "lib"), str(ROOT / "tests")]
+
+import sysfs_tree  # noqa: E402
+from numalab.agent import topology  # noqa: E402
+
+TIMES = 15
+
+
+def _median(action) -> float:
+    action()  # the first one fills the page cache and writes .pyc files
+    times = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def main() -> bool:
+    """Measure, print, and tell whether every goal was met."""
+    numalab = str(Path(sys.executable).parent / "numalab")
+    with tempfile.TemporaryDirectory() as folder:
+        big = sysfs_tree.write(Path(folder), sysfs_tree.BIG_16N)
+        rows = [
+            ("numalab --help", 0.4, lambda: _quiet([numalab, "--help"])),
+            ("numalab host", 0.4, lambda: _quiet([numalab, "host"])),
+            ("16 nodes, 512 CPUs from sysfs", 0.2, lambda: topology.read(str(big))),
+        ]
+        met = True
+        for name, goal, action in rows:
+            seconds = _median(action)
+            met &= seconds < goal
+            print(f"{name:32} {seconds:6.3f} s   goal < {goal} s   (median of {TIMES})")
+    return met
+
+
+def _quiet(command: list[str]) -> None:
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())
