@@ -13,6 +13,7 @@ Documentation/admin-guide/cputopology.rst).
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
@@ -219,6 +220,19 @@ def write(folder: os.PathLike, machine: Machine) -> Path:
     return root
 
 
+_shared: Dict[str, Path] = {}
+_shared_folder: List[tempfile.TemporaryDirectory] = []  # goes with the process
+
+
+def shared(machine: Machine) -> Path:
+    """The root of a machine's tree that is written once per process: for reading only."""
+    if not _shared_folder:
+        _shared_folder.append(tempfile.TemporaryDirectory(prefix="numalab-sysfs-"))
+    if machine.name not in _shared:
+        _shared[machine.name] = write(Path(_shared_folder[0].name), machine)
+    return _shared[machine.name]
+
+
 def _system(machine: Machine, files: Dict[str, Optional[str]]) -> None:
     online = machine.online
     total = sum(node.memory for node in machine.nodes)
@@ -281,6 +295,10 @@ def _cpus(machine: Machine, files: Dict[str, Optional[str]], links: Dict[str, st
     shared = {
         cache: (_bitmask(cache.cpus, width), cpulist.format(cache.cpus)) for cache in machine.caches
     }
+    # What CPUs share is written once and linked, unless a test overrides a file of it: a large
+    # machine would be tens of thousands of files.
+    written: Dict[object, Tuple[int, int]] = {}
+    own = {path.rpartition("/")[0] for path in machine.files}
     for cpu in machine.cpus:
         here = f"{base}/cpu{cpu.number}"
         if cpu.number:  # the boot CPU has no switch
@@ -288,7 +306,24 @@ def _cpus(machine: Machine, files: Dict[str, Optional[str]], links: Dict[str, st
         if not cpu.online:  # the kernel removes topology, caches and the node link
             continue
         links[f"{here}/node{cpu.node}"] = f"../../node/node{cpu.node}"
+        for index, cache in enumerate(caches_of[cpu.number]):
+            there = f"{here}/cache/index{index}"
+            first, place = written.setdefault(cache, (cpu.number, index))
+            if first != cpu.number and there not in own:
+                links[there] = f"../../cpu{first}/cache/index{place}"
+                continue
+            files[f"{there}/level"] = str(cache.level)
+            files[f"{there}/type"] = cache.type
+            files[f"{there}/size"] = cache.size
+            mask, listed = shared[cache]
+            files[f"{there}/shared_cpu_map"] = mask
+            if not machine.old_kernel:
+                files[f"{there}/shared_cpu_list"] = listed
         topology = f"{here}/topology"
+        first, _ = written.setdefault((cpu.package, cpu.die, cpu.core), (cpu.number, 0))
+        if first != cpu.number and topology not in own:
+            links[topology] = f"../cpu{first}/topology"
+            continue
         files[f"{topology}/physical_package_id"] = str(cpu.package)
         files[f"{topology}/core_id"] = str(cpu.core)
 
@@ -312,15 +347,6 @@ def _cpus(machine: Machine, files: Dict[str, Optional[str]], links: Dict[str, st
             if cpu.cluster is not None:
                 files[f"{topology}/cluster_id"] = str(cpu.cluster)
                 group(["cluster_cpus"], ("cluster", cpu.package, cpu.cluster))
-        for index, cache in enumerate(caches_of[cpu.number]):
-            there = f"{here}/cache/index{index}"
-            files[f"{there}/level"] = str(cache.level)
-            files[f"{there}/type"] = cache.type
-            files[f"{there}/size"] = cache.size
-            mask, listed = shared[cache]
-            files[f"{there}/shared_cpu_map"] = mask
-            if not machine.old_kernel:
-                files[f"{there}/shared_cpu_list"] = listed
 
 
 def _nodes(machine: Machine, files: Dict[str, Optional[str]]) -> None:

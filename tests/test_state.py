@@ -111,8 +111,8 @@ def test_governors_of_policies_and_of_old_kernels(tmp_path):
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_the_firmware_mode_is_inferred(tmp_path, machine, per_package, mode):
-    found = read(tmp_path, machine)
+def test_the_firmware_mode_is_inferred(machine, per_package, mode):
+    found = state.read(sysfs_tree.shared(machine))
     assert state.value(found, "numa.nodes_per_package") == per_package
     assert state.value(found, "numa.mode") == mode
     assert bool(mode) == ("inferred" in found["numa.mode"])

@@ -19,6 +19,8 @@ NODE = "sys/devices/system/node"
 
 
 def read(tmp_path, machine):
+    if machine in sysfs_tree.ALL:
+        return topology.read(sysfs_tree.shared(machine))
     return topology.read(sysfs_tree.write(tmp_path, machine))
 
 

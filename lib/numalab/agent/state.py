@@ -55,7 +55,7 @@ def read(root: str = "/") -> Dict[str, Entry]:
     What cannot be read has the value None and a reason. Sizes are bytes, temperatures degrees
     Celsius, frequencies kHz, PSI values the "some avg10" percentages.
     """
-    root = os.fspath(root)
+    root = os.fspath(root).rstrip("/")  # "" is this machine: reasons then name plain paths
     state = {name: _file(root, path) for name, path in _FILES.items()}
     for name in ("cpu.isolated", "cpu.nohz_full"):
         if state[name]["value"] in ("", "(null)"):
@@ -177,7 +177,7 @@ def _text(path: str, limit: int = 32768) -> Tuple[Optional[str], Optional[str]]:
 
 
 def _file(root: str, path: str) -> Entry:
-    text, reason = _text(os.path.join(root, path))
+    text, reason = _text(f"{root}/{path}")
     return {"value": text, "reason": reason}
 
 
@@ -430,7 +430,7 @@ def _virtualisation(root: str, state: Dict[str, Entry]) -> Dict[str, Entry]:
     )
     clocks = value(state, "clock.available") or ""
     cpu = re.search(r"QEMU TCG CPU[^\n]*", cpuinfo)
-    leaf = _cpuid_vendor() if os.path.realpath(root) == "/" else None
+    leaf = _cpuid_vendor() if not root else None
     guest = _text(f"{tree}/hypervisor/compatible")[0] or ""
     sysinfo = _text(f"{root}/proc/sysinfo")[0] or ""
     control = re.search(r"^VM00 Control Program:\s*(\S+)", sysinfo, re.M)
