@@ -131,6 +131,8 @@ def main() -> int:
     options.add_argument("--cpus", help="list of CPUs to measure on (default: all allowed)")
     chosen = options.parse_args()
     cpus = chosen.cpus or cpulist.format(os.sched_getaffinity(0))
+    if os.getloadavg()[0] > 0.5:
+        print(f"(others use this machine: load {os.getloadavg()[0]:.1f})", file=sys.stderr)
     compiler = shutil.which("cc") or shutil.which("gcc")
     kept = []
     with tempfile.TemporaryDirectory() as name:
