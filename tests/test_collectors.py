@@ -291,11 +291,19 @@ def test_a_perf_that_works_on_true_and_then_never_attaches(fake_perf, monkeypatc
     assert "did not attach" in why_no_perf(busy)
 
 
-def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, busy):
-    fake_perf("case \"$*\" in *' -p '*) trap '' INT; sleep 4714; exit;; esac\n"
-              "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n")  # fmt: skip
+def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, tmp_path, busy):
+    deaf = tmp_path / "deaf"
+    fake_perf(
+        f"case \"$*\" in *' -p '*) trap '' INT; echo > {deaf}; sleep 4714; exit;; esac\n"
+        "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n"
+    )
+
+    def attached(self, expected):
+        while not deaf.exists():
+            time.sleep(0.01)
+
     monkeypatch.setattr(perf, "END_LIMIT_S", 0.3)
-    monkeypatch.setattr(perf.Counting, "_wait_until_attached", lambda self, _: time.sleep(0.2))
+    monkeypatch.setattr(perf.Counting, "_wait_until_attached", attached)
     assert "did not end" in why_no_perf(busy)
     assert not running("sleep 4714")
 
