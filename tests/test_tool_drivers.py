@@ -1,0 +1,196 @@
+"""The drivers of sysbench, STREAM and MLC: options, command lines, and a real short run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from corpus import fixture
+from numalab.agent import tools
+from numalab.agent.errors import Fault
+
+TOPOLOGY = {
+    "threads": 4,
+    "allowed": {"cpus": "0-3", "nodes": "0"},
+    "caches": [
+        {"level": 1, "type": "Data", "size_bytes": 32 << 10, "cpus": "0-1"},
+        {"level": 3, "type": "Unified", "size_bytes": 8 << 20, "cpus": "0-1"},
+        {"level": 3, "type": "Unified", "size_bytes": 8 << 20, "cpus": "2-3"},
+    ],
+}
+CELL = {"id": "local:0", "cpus": "0-1"}
+
+
+def program(path, body: str) -> str:
+    path.write_text(f"#!{sys.executable}\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def prepared(name: str, **options) -> dict:
+    return tools.driver(name).prepare(options, TOPOLOGY, "0-1", "0")["options"]
+
+
+# sysbench
+
+
+def test_sysbench_command_line_resets_the_counters_after_the_warm_up():
+    driver = tools.driver("sysbench")
+    options = prepared("sysbench", test="cpu", threads="all", time_s=5, warmup_s=2, seed=9)
+    assert options["threads"] == 2
+    old = driver.argv({"path": "/s", "warmup_option": False}, options, CELL)
+    assert old[:3] == ["/s", "cpu", "--threads=2"] and old[-1] == "run"
+    assert {"--time=7", "--report-checkpoints=2", "--rand-seed=9", "--rand-type=uniform",
+            "--events=0", "--cpu-max-prime=10000", "--histogram=on"} <= set(old)  # fmt: skip
+    new = driver.argv({"path": "/s", "warmup_option": True}, options, CELL)
+    assert {"--time=5", "--warmup-time=2"} <= set(new)
+    assert not any("checkpoint" in word for word in new)
+    assert driver.timing(options) == {"warmup_s": 2.0, "measure_s": 5.0, "setup_s": 0.2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"test": "disk"},
+        {"seed": 0},
+        {"threads": 0},
+        {"threads": True},
+        {"time_s": 1.5},
+        {"warmup_s": -1},
+        {"cpu_max_prime": "1 --x"},
+        {"thread_locks": 8},
+        {"colour": "red"},
+        {"test": "memory", "memory_block_size": "1X"},
+    ],
+)
+def test_sysbench_refuses_bad_options(options):
+    with pytest.raises(Fault):
+        prepared("sysbench", **options)
+
+
+def test_sysbench_memory_needs_its_blocks():
+    plan = tools.driver("sysbench").prepare(
+        {"test": "memory", "memory_block_size": "64M", "threads": 4}, TOPOLOGY, "0-3", "0"
+    )
+    assert plan["need_bytes"] >= 4 * 64 * 2**20
+
+
+@pytest.mark.skipif(not shutil.which("sysbench"), reason="sysbench is not on PATH")
+@pytest.mark.parametrize("test", ["cpu", "memory", "threads"])
+def test_sysbench_really_runs(test):
+    driver = tools.driver("sysbench")
+    found = driver.find({})
+    assert found["version"].startswith("1.")
+    options = prepared("sysbench", test=test, threads=1, time_s=1, warmup_s=1)
+    line = driver.argv(found, options, CELL)
+    for _ in range(3):  # on an overloaded host sysbench may miss the end of the warm-up
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0
+        records = driver.parse(done.stdout)
+        metrics = {m["metric"]: m for m in driver.metrics(records)}
+        if metrics["events_per_second"]["reason"] is None:
+            break
+    for name in ("events_per_second", "latency_p50", "latency_p99", "latency_max"):
+        assert metrics[name]["value"] >= 0 and metrics[name]["reason"] is None
+    assert metrics["events_per_second"]["value"] > 0
+    assert metrics["latency_p50"]["value"] <= metrics["latency_p99"]["value"]
+    if test == "memory":
+        assert metrics["transfer_rate"]["unit"] == "MiB/s"
+    began = max(r["checkpoint_s"] for r in records if "checkpoint_s" in r)
+    assert all(sample["t_s"] > began for sample in driver.samples(records))
+
+
+def test_sysbench_missing_or_too_old(tmp_path):
+    driver = tools.driver("sysbench")
+    with pytest.raises(Fault, match="not on PATH"):
+        driver.find({"path": str(tmp_path / "none")})
+    with pytest.raises(Fault, match="too old"):
+        driver.find({"path": program(tmp_path / "old", "print('sysbench 0.5')")})
+    with pytest.raises(Fault, match="does not say"):
+        driver.find({"path": program(tmp_path / "other", "print('hello')")})
+
+
+def test_sysbench_incomplete_run_has_no_value():
+    text = fixture("sysbench-cpu.txt")
+    driver = tools.driver("sysbench")
+    records = driver.parse(text[: text.index("Latency histogram")])
+    assert records[-1]["kind"] == "incomplete"
+    assert all(m["value"] is None and m["reason"] for m in driver.metrics(records))
+
+
+def test_sysbench_that_missed_the_end_of_the_warm_up_has_no_value():
+    text = fixture("sysbench-cpu.txt")
+    began, ended = text.index("[ 1s ] Checkpoint"), text.index("[ 1s ] thds")
+    metrics = tools.driver("sysbench").metrics(
+        tools.driver("sysbench").parse(text[:began] + text[ended:])
+    )
+    assert all(m["value"] is None and "checkpoint" in m["reason"] for m in metrics)
+
+
+# STREAM
+
+
+def test_stream_is_told_from_other_programs_of_that_name(tmp_path, monkeypatch):
+    driver = tools.driver("stream")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Fault, match="not on PATH"):
+        driver.find({})
+    path = program(tmp_path / "stream", "print('I convert pictures')")
+    with pytest.raises(Fault):
+        driver.find({})
+    with pytest.raises(Fault, match="not a STREAM"):
+        driver.find({"path": path})
+    program(tmp_path / "stream", "print('STREAM version $Revision: 5.10 $')")
+    assert driver.find({})["path"] == os.path.abspath(path)
+
+
+def test_stream_threads_environment_and_the_size_rule():
+    driver = tools.driver("stream")
+    plan = driver.prepare({}, TOPOLOGY, "0-1", "0")
+    assert plan["options"]["cache_bytes"] == 8 << 20  # of the one L3 that CPUs 0-1 use
+    assert plan["need_bytes"] == 3 * 4 * (8 << 20)
+    assert driver.environment(plan["options"], CELL)["OMP_NUM_THREADS"] == "2"
+    assert driver.last_level_caches(TOPOLOGY, "1-2") == 16 << 20
+    assert driver.last_level_caches({**TOPOLOGY, "caches": []}, "0") is None
+    setup = {"kind": "setup", "array_bytes": 80_000_000}
+    valid = {"kind": "validation", "value": True}
+    assert driver.check_size([setup, valid], 20_000_000) == []
+    assert "3.8×" in driver.check_size([setup, valid], 21_000_000)[0]
+    assert "unknown" in driver.check_size([setup, valid], None)[0]
+    for bad in ({"threads": 0}, {"size": 3}):
+        with pytest.raises(Fault):
+            driver.prepare(bad, TOPOLOGY, "0-1", "0")
+
+
+# MLC
+
+
+def test_mlc_leaves_the_prefetchers_alone(tmp_path):
+    driver = tools.driver("mlc")
+    path = program(tmp_path / "mlc", "print('Intel(R) Memory Latency Checker - v3.11b')")
+    assert driver.find({"path": path}) == {"path": path, "version": "3.11b"}
+    for test in ("latency_matrix", "bandwidth_matrix", "peak_injection_bandwidth",
+                 "loaded_latency", "c2c_latency"):  # fmt: skip
+        line = driver.argv({"path": path}, prepared("mlc", test=test), CELL)
+        assert line[1] == f"--{test}" and "-e" in line
+        assert ("-r" in line) == (test in ("latency_matrix", "loaded_latency"))
+    with pytest.raises(Fault, match="no test"):
+        prepared("mlc", test="nothing")
+    with pytest.raises(Fault, match="no option"):
+        prepared("mlc", colour="red")
+    with pytest.raises(Fault, match="not on PATH|not an executable"):
+        driver.find({"path": str(tmp_path / "none")})
+    with pytest.raises(Fault, match="does not say"):
+        driver.find({"path": program(tmp_path / "fake", "print('x')")})
+
+
+@pytest.mark.parametrize("name", ["sysbench", "stream", "mlc"])
+def test_drivers_have_what_the_engine_calls(name):
+    driver = tools.driver(name)
+    assert name == driver.NAME and driver.PROTOCOL == "sampled"
+    for function in ("find", "prepare", "argv", "timing", "parse", "metrics"):
+        assert callable(getattr(driver, function))
