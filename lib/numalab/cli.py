@@ -115,6 +115,9 @@ def plan(
     seed: Seed = None,
     tool: ToolName = None,
     option: Options = None,
+    request_only: Annotated[
+        bool, typer.Option("--request", help="Print the request, for an agent on another host.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a run would do here: cells, bindings, skipped ones and why, trials, duration."""
@@ -124,6 +127,9 @@ def plan(
     request = _request(
         experiment, program, profile, host_name, binding, blocks, seed, tool, option, True
     )
+    if request_only:
+        _print_json(request)
+        return
     made = launch.make_plan(request)
     if as_json:
         _print_json(made)
@@ -354,6 +360,16 @@ def restore() -> None:
 
     for line in changes.restore() or ["nothing to put back"]:
         print(line)
+
+
+@app.command()
+def agent(
+    file: Annotated[Path, typer.Argument(help="Where it goes, for instance numalab.pyz.")],
+) -> None:
+    """Write the agent as one file that runs on any host with Python 3.9 and nothing else."""
+    from numalab import agent_archive
+
+    print(agent_archive.build(file))
 
 
 @app.command()
