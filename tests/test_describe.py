@@ -20,8 +20,9 @@ def utf8(monkeypatch):
 
 
 def told(tmp_path, machine, width=100, **changes):
-    root = sysfs_tree.shared(machine)
-    if changes:
+    if not changes:
+        root = sysfs_tree.shared(machine)
+    else:
         root = sysfs_tree.write(tmp_path, replace(machine, **changes))
     return describe.text(topology.read(root), state.read(root), [], width)
 
@@ -43,6 +44,18 @@ def test_the_headline(tmp_path):
     first = told(tmp_path, sysfs_tree.AMD_8N).splitlines()[0]
     assert first.startswith("2 × AMD EPYC 7543 · 64 cores, 128 hardware threads · 8 nodes (NPS4)")
     assert "512 GiB" in first
+
+
+def test_long_cpu_lists_are_shortened_not_broken(tmp_path):
+    machine = sysfs_tree.grid(
+        "long", packages=2, nodes_per_package=1, cores_per_node=40, numbering="interleaved"
+    )
+    nodes = tuple(replace(node, distances=None) for node in machine.nodes)
+    for width in (60, 72, 100):
+        text = told(tmp_path / str(width), machine, width=width, nodes=nodes)
+        assert max(map(len, text.splitlines())) <= width
+        rows = [line for line in text.splitlines() if line.endswith("unknown")]
+        assert len(rows) == 2 and all("… (40)" in row for row in rows)
 
 
 def test_distances_as_a_matrix_or_grouped(tmp_path):

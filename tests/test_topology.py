@@ -288,9 +288,9 @@ def test_what_is_missing_is_null_and_named(tmp_path):
     assert found["nodes"][1]["memory_bytes"] is None
     assert found["nodes"][0]["distances"] == {}
     assert "node 1: no meminfo" in found["problems"]
-    assert "node 0: distance has 3 values for 2 nodes: ignored" in found["problems"]
+    assert "node 0: distance has 3 values, the machine 2 node(s): ignored" in found["problems"]
     missing = read(tmp_path, sysfs_tree.NO_DISTANCES_2N)
-    assert "node 0-1: no distance file" in missing["problems"]
+    assert "nodes 0-1: no distance file" in missing["problems"]
 
 
 def test_contradictions_are_named(tmp_path):

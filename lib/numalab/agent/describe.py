@@ -252,23 +252,26 @@ def _node_table(topology: Dict[str, Any], doubtful: bool, width: int) -> List[st
         rows.append([str(node["node"]), _gib(node["memory_bytes"]), free, node["cpus"]])
     spread = len(numbers) * (digits + 1) - 1
     fixed = 4 + 3 + 2 + 8 + 2 + 10 + 1  # all but CPUs and distances, and what is between
-    widest = max(len(row[3]) for row in rows)
-    whole = fixed + min(widest, 24) + spread <= width
-    room = max(12, width - fixed - (spread if whole else 24))
+    whole = fixed + min(max(len(row[3]) for row in rows), 24) + spread <= width
+    unknown = "unknown" if len(nodes) > 1 else "–"
+    shown = [
+        unknown
+        if not node["distances"]
+        else " ".join(f"{cell:>{digits}}" for cell in row)
+        if whole
+        else _grouped(node)
+        for node, row in zip(nodes, cells)
+    ]
+    tail = max(9, min(24, max(map(len, shown)))) if not whole else max(9, spread)
+    room = max(12, width - fixed - tail)
     column = max(4, min(room, max(len(_short_list(row[3], room)) for row in rows)))
     lines = [f"node   {'CPUs':<{column}}  {'memory':>8}  {'free  ':>10} distances"]
-    for node, row, distances in zip(nodes, rows, cells):
-        if not node["distances"]:
-            shown = "unknown" if len(nodes) > 1 else "–"
-        elif whole:
-            shown = " ".join(f"{cell:>{digits}}" for cell in distances)
-        else:
-            shown = _grouped(node)
+    for row, distances in zip(rows, shown):
         cpus = _short_list(row[3], room)
-        line = f"{row[0]:>4}   {cpus:<{column}}  {row[1]:>8}  {row[2]:>10} {shown}"
-        lines += textwrap.wrap(
-            line, width, subsequent_indent=" " * (fixed + column), drop_whitespace=True
-        ) if len(line) > width else [line]  # fmt: skip
+        start = f"{row[0]:>4}   {cpus:<{column}}  {row[1]:>8}  {row[2]:>10} "
+        parts = textwrap.wrap(distances, max(9, width - fixed - column))
+        first, *more = (part.replace("\xa0", " ") for part in parts)
+        lines += [start + first, *(" " * len(start) + line for line in more)]
     return lines
 
 
@@ -285,7 +288,7 @@ def _grouped(node: Dict[str, Any]) -> str:
     groups: Dict[int, List[int]] = {}
     for number, distance in node["distances"].items():
         groups.setdefault(distance, []).append(int(number))
-    return ", ".join(f"{far}: {cpulist.format(groups[far])}" for far in sorted(groups))
+    return ", ".join(f"{far}:\xa0{cpulist.format(groups[far])}" for far in sorted(groups))
 
 
 def _cache_words(topology: Dict[str, Any]) -> List[str]:
@@ -332,7 +335,7 @@ def _setting_words(state: Dict[str, Any]) -> List[str]:
     ):
         found = value(state, name)
         if found is not None:
-            words.append(f"{label} {'not supported' if found == 'notsupported' else found}")
+            words.append(f"{label} {found.replace('not', 'not ') if name == 'cpu.smt' else found}")
     return words
 
 

@@ -452,7 +452,8 @@ def _nodes(
             }
         )
     for why, where in faults.items():
-        problems.append(f"node {cpulist.format(where)}: {why}")
+        noun = "node" if len(where) == 1 else "nodes"
+        problems.append(f"{noun} {cpulist.format(where)}: {why}")
     if shared:
         problems.append(
             f"CPUs {cpulist.format(shared)} are listed by several nodes: "
@@ -478,7 +479,7 @@ def _distances(text: Optional[str], numbers: Sequence[int]) -> Tuple[Dict[str, i
         return {}, "no distance file"
     values = [_integer(word) for word in text.split()]
     if None in values or len(values) != len(numbers):
-        return {}, f"distance has {len(values)} values for {len(numbers)} nodes: ignored"
+        return {}, f"distance has {len(values)} values, the machine {len(numbers)} node(s): ignored"
     return {str(other): value for other, value in zip(numbers, values)}, None
 
 
