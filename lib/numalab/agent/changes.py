@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from . import SCHEMA, journal
+from . import SCHEMA, journal, only_one
 from .errors import Fault
 
 # Writing one of these does something once; there is no value to put back.
@@ -94,7 +94,7 @@ class HostChanges:
         What an earlier run left behind is put back first: its record holds the true values.
         """
         if self.record.exists():
-            restore(self.record, self.root)
+            put_back(self.record, self.root)
         entries: List[Dict[str, Any]] = []
         for name, value in wanted.items():
             path = _path(name, self.root)
@@ -152,7 +152,7 @@ class HostChanges:
 
     def restore(self) -> List[Dict[str, Any]]:
         """Put everything back; return the changes, each with ``restored`` and ``reason``."""
-        return restore(self.record, self.root)["changes"]
+        return put_back(self.record, self.root)["changes"]
 
 
 def pending(record: Path) -> Optional[Dict[str, Any]]:
@@ -163,7 +163,7 @@ def pending(record: Path) -> Optional[Dict[str, Any]]:
     return journal.read_json(record) if record.exists() else None
 
 
-def restore(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
+def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
     """Put back the recorded values and remove the record.
 
     Returns {"rebooted": bool, "changes": [...]}, each change with ``restored`` true, or false
@@ -180,7 +180,7 @@ def restore(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
         elif rebooted:
             entry.update(restored=False, reason="the host was rebooted since: nothing to put back")
         else:
-            problem = _put_back(entry)
+            problem = _put_back_one(entry)
             if problem:
                 failed.append(problem)
     if left.get("copy"):
@@ -195,7 +195,7 @@ def restore(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
     return {"rebooted": rebooted, "changes": left["changes"]}
 
 
-def _put_back(entry: Dict[str, Any]) -> Optional[str]:
+def _put_back_one(entry: Dict[str, Any]) -> Optional[str]:
     path = Path(entry["path"])
     try:
         now = _value(path)
@@ -216,19 +216,21 @@ def _put_back(entry: Dict[str, Any]) -> Optional[str]:
     return None
 
 
-def restore_all() -> str:
-    """Put back what any earlier run left on this host; return what was done, in sentences."""
+def restore() -> List[str]:
+    """Put back what any earlier run left on this host; return what was done, in sentences.
+
+    [] when there was nothing to do. Raises Fault while a measurement runs: it needs its settings.
+    """
     said = []
-    for record in _record_files():
-        if pending(record) is None:
-            continue
-        done = restore(record)
-        if done["rebooted"]:
-            said.append("the host was rebooted since it was changed: nothing to put back")
-            continue
-        for entry in done["changes"]:
-            if entry["restored"]:
-                said.append(f"{entry['name']} is {entry['before']} again")
-            else:
-                said.append(f"{entry['name']}: {entry['reason']}")
-    return "\n".join(said) or "no run left a host setting changed"
+    with only_one.measurement():
+        for record in _record_files():
+            done = put_back(record)
+            if done["rebooted"]:
+                said.append("the host was rebooted since it was changed: nothing to put back")
+                continue
+            for entry in done["changes"]:
+                if entry["restored"]:
+                    said.append(f"{entry['name']} is {entry['before']} again")
+                else:
+                    said.append(f"{entry['name']}: {entry['reason']}")
+    return said

@@ -52,7 +52,7 @@ def start(record: Path, root: Path = Path("/"), keep_open: Optional[Set[int]] = 
             with os.fdopen(reading, "rb") as file:
                 if file.read() != b"done\n":
                     with contextlib.suppress(Fault):  # the record stays, for `numalab restore`
-                        changes.restore(record, root)
+                        changes.put_back(record, root)
         finally:
             os._exit(0)
     os.close(reading)

@@ -12,8 +12,6 @@ import json
 import os
 import re
 import signal
-import socket
-import struct
 import sys
 import threading
 import time
@@ -21,12 +19,21 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from . import SCHEMA, VERSION, changes, guard, journal, process, state, tools, topology, trial
+from . import (
+    SCHEMA,
+    VERSION,
+    changes,
+    guard,
+    journal,
+    only_one,
+    process,
+    state,
+    tools,
+    topology,
+    trial,
+)
 from . import plan as planning
 from .errors import Fault
-
-LOCK = "numalab-measure"
-_LOCK_WAIT_S = 15.0  # for the guard of an agent that was killed to finish its work
 
 Event = Dict[str, Any]
 
@@ -56,7 +63,7 @@ def run(
     emit: Callable[[Event], None] = say,
     record: Optional[Path] = None,
     changes_root: Path = Path("/"),
-    lock: str = LOCK,
+    lock: str = only_one.LOCK,
 ) -> Event:
     """Measure what a plan holds and a run directory does not yet; return the last event.
 
@@ -67,7 +74,7 @@ def run(
     """
     _check_plan(plan)
     out = Path(os.path.abspath(out))
-    with only_one(lock) as held:
+    with only_one.measurement(lock) as held:
         one = _Run(plan, out, allow_host_changes, emit, record or changes.record_file())
         return one.run(changes_root, held)
 
@@ -94,50 +101,6 @@ def _check_plan(plan: Any) -> None:
             "there is nothing to measure on this host: no binding exists here",
             "; ".join(reasons) or None,
         )
-
-
-@contextlib.contextmanager
-def only_one(name: str) -> Iterator[int]:
-    """Hold the host's measuring lock: an abstract socket name (unix(7)), freed by the kernel.
-
-    It is per network namespace: containers with networks of their own do not see each other.
-    """
-    address = b"\0" + name.encode()
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    mine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        while True:
-            try:
-                mine.bind(address)
-                break
-            except OSError:
-                holder = _holder(address)
-                # A dead agent's guard or warden is still cleaning up.
-                if holder and not os.path.exists(f"/proc/{holder}"):
-                    holder = 0
-                if holder or time.monotonic() > deadline:
-                    who = f" (process {holder})" if holder else ""
-                    raise Fault(
-                        f"another numalab measurement is running on this host{who}",
-                        "wait for it: two at once would measure each other",
-                    ) from None
-                time.sleep(0.05)
-        mine.listen(64)
-        yield mine.fileno()
-    finally:
-        mine.close()
-
-
-def _holder(address: bytes) -> int:
-    """Return the pid of the process that listens, 0 when it cannot be told (unix(7))."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
-        other.setblocking(False)
-        try:
-            other.connect(address)
-            credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        except OSError:
-            return 0
-    return struct.unpack("3i", credentials)[0]
 
 
 class _Run:
@@ -356,8 +319,11 @@ class _Run:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        earlier = {number: signal.signal(number, note) for number in numbers}
+        earlier = {
+            number: signal.signal(number, note)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup(1) sets it
+        }
         try:
             yield
         finally:

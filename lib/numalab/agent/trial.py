@@ -282,7 +282,7 @@ class _Trial:
             raise Stopped
         if time.monotonic() > self.deadline:
             raise _Failed(
-                f"it did not {what} within {self.limit_s:.0f} s and was killed "
+                f"it did not {what} within {self.limit_s:g} s and was killed "
                 "(the request's time_limit_s sets the limit)"
             )
         for path in (self.stdout, self.stderr):
