@@ -719,3 +719,49 @@ def test_parsers_are_found_by_their_names():
     with pytest.raises(Fault, match="no measuring tool"):
         tools.driver("lscpu")
     assert tools.detect("nothing that we know") is None
+
+
+# Forms that other versions print
+
+
+HEAD = " Performance counter stats for 'x':\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            " 1,000 cycles   #  0.5 GHz   [83.33%]\n",
+            {"running_percent": 83.33, "metric_value": 0.5},
+        ),
+        (" 0.851820 task-clock (msec)\n", {"unit": "msec", "event": "task-clock"}),
+        (" 1000.123456 task-clock-msecs\n", {"unit": "msec", "event": "task-clock"}),
+        (" <not counted>  cpu_atom/cycles/  (0.00%)\n", {"value": None, "reason": "not counted"}),
+        (" 12.34 Joules power/energy-pkg/\n", {"unit": "Joules", "value": 12.34}),
+        (" 1,234 cycles    /user.slice/a\n", {"cgroup": "/user.slice/a"}),
+        (" 5 branches   ( +-  nan% )\n", {"variance_percent": None, "value": 5}),
+        ("S0-D0-C1    2   1,234 cycles\n", {"aggregate": "S0-D0-C1", "cpus": 2}),
+        ("   my prog-77     1,234 cycles\n", {"aggregate": "my prog-77"}),
+    ],
+)
+def test_perf_stat_lines_of_other_versions(text, expected):
+    event = pick(tools.parser("perf-stat")(HEAD + text), kind="event")
+    assert {key: event[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error:\nThe cycles event is not supported.\n",
+        "event syntax error: 'foo'\n",
+        HEAD,
+        HEAD + " 1.23 cycles 4\n",
+        HEAD + " 1,23,4 cycles\n",
+        HEAD + " 100 cycles  # 0.5 GHz (66.5%)\n",
+        '{"counter-value" : "1.0", "unit" : "", "event" : "cycles", "surprise" : 1}\n',
+        '{"unit" : "GHz"}{"unit" : "CPI"}\n{"metric-value" : "0.5"}\n',
+    ],
+)
+def test_perf_stat_refuses(text):
+    with pytest.raises(ParseError):
+        tools.parser("perf-stat")(text)

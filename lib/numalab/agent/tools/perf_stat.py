@@ -43,8 +43,10 @@ _UNITS = {
     "GB/s", "MB/s", "MiB/s", "KiB/s", "unit", "'C", "mC", "degC",
 }  # fmt: skip
 _NOISE = re.compile(r"\(\s*\+-\s*(?P<noise>[\d.,]+|nan|-nan|inf)\s*%\s*\)")
-_RUNNING = re.compile(r"\(\s*(?P<running>\d+[.,]\d\d)%\s*\)")
-_SCALED_OLD = re.compile(r"\(scaled from (?P<running>\d+[.,]\d\d)%\)")
+_RUNNING = re.compile(r"\(\s*(?P<running>\d+[.,]\d\d)%\s*\)(?P<old>)")
+_RUNNING_OLD = re.compile(
+    r"\[\s*(?P<running>\d+[.,]\d\d)%\s*\]|\(scaled from (?P<old>\d+[.,]\d\d)%\)"
+)
 _TIME = re.compile(
     r"(?P<value>\d+[.,]\d+)(?:\s+\+-\s+(?P<error>\d+[.,]\d+))?\s+seconds\s+"
     r"(?P<what>time elapsed|user|sys)(?:\s+\(\s*\+-\s*(?P<noise>[\d.,]+)%\s*\))?\Z"
@@ -141,7 +143,7 @@ def _reason(text: str) -> str:
 def _comment(line: Line, text: str) -> Tuple[Optional[float], str]:
     """Return value and unit of "0.28  insn per cycle", "6.34% of all branches", "2.9 CPI"."""
     match = re.match(r"(?P<value>[-+]?\d+(?:[.,]\d+)?|[-+]?nan|[-+]?inf)\s*(?P<unit>\S.*)?\Z", text)
-    if not match:
+    if not match or re.search(r"[(\[]", match["unit"] or ""):
         refuse(NAME, line, f"{text!r} is not a metric's value and unit")
     return _decimal(line, match.group("value")), re.sub(r"\s+", " ", match.group("unit") or "")
 
@@ -176,7 +178,7 @@ class _Text:
         row = line.text.strip()
         match = _HEAD.match(row)
         if match:
-            self.headed = True
+            self.headed, self.interval = True, False
             runs = int(match.group("runs")) if match.group("runs") else 1
             self.out.append({"kind": "target", "text": match.group("target"), "runs": runs})
             return
@@ -188,6 +190,10 @@ class _Text:
             if not re.match(r"counts\s+(?:unit\s+)?events\Z", match.group("rest")):
                 self.header = Line(line.number, match.group("rest"))
             return
+        if re.match(r"(?:Error:|event syntax error:|Workload failed:|failed to )", row) and (
+            not any(r["kind"] == "target" for r in self.out)
+        ):
+            refuse(NAME, line, "perf failed and counted nothing")
         if not self.headed:
             return  # what the measured program printed before perf's report began
         if row in _NOTES:
@@ -284,14 +290,14 @@ class _Text:
             fields["variance_percent"] = _decimal(line, noise["noise"])
             row = (row[: noise.start()] + " " + row[noise.end() :]).strip()
         running = None
-        for pattern in (_RUNNING, _SCALED_OLD):
+        for pattern in (_RUNNING, _RUNNING_OLD):
             found = list(pattern.finditer(row))
             if found and not row[found[-1].end() :].strip():
                 running = found[-1]
                 break
         fields["running_percent"] = 100.0
         if running:
-            fields["running_percent"] = _decimal(line, running["running"])
+            fields["running_percent"] = _decimal(line, running["running"] or running["old"])
             row = row[: running.start()].rstrip()
         metric = re.match(r"(?P<group>[A-Za-z]\w*(?: \(\w+\))?\s+)?#\s*(?P<comment>\S.*)?\Z", row)
         if metric:
@@ -343,7 +349,9 @@ def _unit_event(line: Line, what: str) -> Tuple[str, str, Optional[str]]:
         return words[1].strip("()"), words[0], None
     if len(words) == 1:
         old = re.fullmatch(r"(task-clock|cpu-clock)-msecs", words[0])
-        return ("msec", old[1], None) if old else ("", words[0], None)
+        if old or re.match(r"(?:task|cpu)-clock(?::\w+)?\Z", words[0]):
+            return "msec", old[1] if old else words[0], None  # what perf 3.x leaves unsaid
+        return "", words[0], None
     unit = ""
     if words[0] in _UNITS:
         unit = words.pop(0)
@@ -481,6 +489,8 @@ def _csv_row(line: Line, fields: List[str], sep: str) -> Record:
         None,
     )
     if end is None:
+        if len(rest) > 1 and re.fullmatch(r"\d+[.,]\d\d%", rest[-1]):
+            record["variance_percent"] = _decimal(line, rest.pop()[:-1])
         if len(rest) == 1 and re.match(r"[^\d\W]", rest[0]):
             record.update(event=rest[0], unit="")
         elif (
@@ -589,7 +599,7 @@ def _json(body: List[Line]) -> List[Record]:
 
 def _objects(line: Line, row: str) -> List[Dict[str, object]]:
     # Two faults of some perf versions: no comma after the core, and nan, which JSON has not.
-    row = re.sub(r'("(?:core|cpu)" : "[^"]*")(?=")', r"\1, ", row)
+    row = re.sub(r'("(?:core|cpu)" : "[^"]*")(?=\s*")', r"\1, ", row)
     row = re.sub(r":\s*[-+]?(?:nan|inf)\b", ": null", row)
     decoder = json.JSONDecoder()
     objects: List[Dict[str, object]] = []

@@ -41,7 +41,7 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
     a number of hundreds of digits or an endless line: nothing that a tool prints.
     """
     rows = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    rows = [_COLOUR.sub("", row).rstrip() for row in rows]
+    rows = [re.sub(r"\A\^C", "", _COLOUR.sub("", row)).rstrip() for row in rows]
     while any(rows) and all(row.lstrip().startswith(">") for row in rows if row):
         rows = [re.sub(r"^\s*> ?", "", row) for row in rows]
     echo = None
