@@ -65,7 +65,8 @@ def test_the_interval_is_scipys_at_the_expanded_confidence():
             rng=np.random.default_rng(statistics.SEED), vectorized=True,
         ).confidence_interval  # fmt: skip
         ends = sorted(sign * end for end in expected)
-        assert (low[0], high[0]) == pytest.approx(ends, abs=1e-3)
+        # SciPy's own ties are at the mercy of rounding, which moves its ends by this much
+        assert (low[0], high[0]) == pytest.approx(ends, abs=0.01 * (ends[1] - ends[0]))
 
 
 def test_the_expansion_fades_with_the_number_of_values():

@@ -56,9 +56,9 @@ def compare(
     unit, tool_a, tool_b, ``n_a``, ``n_b`` values used, ``a`` and ``b`` their geometric means (the
     median where a value is 0 or less), ``ratio`` b / a with its 95 % interval ``low``, ``high``
     (Welch's t interval on the logarithms: Welch, Biometrika 34, 1947), ``decision`` as
-    ``statistics.effect`` gives it with the hull of the two A/A controls, and ``reason`` where
-    there is no ratio: another tool, another unit, a missing cell, an emulated host
-    (``emulated`` says which of the two is), too few values. Rows graded error are left out.
+    ``statistics.effect`` gives it with the hull of the two A/A controls and their inverses, and
+    ``reason`` where there is no ratio: another tool, another unit, a missing cell, an emulated
+    host (``emulated`` says which of the two is), too few values. Rows graded error are left out.
     """
     one, other = _series(a, "first"), _series(b, "second")
     first, second = _controls(a), _controls(b)
@@ -315,7 +315,9 @@ def _controls(frame: pl.DataFrame) -> dict[tuple[str, str, str], tuple[float, fl
 def _hull(
     one: tuple[float, float] | None, other: tuple[float, float] | None
 ) -> tuple[float | None, float | None]:
-    """The least interval that holds both runs' A/A intervals; None without both."""
+    """The least interval that holds both runs' A/A intervals and their inverses."""
     if one is None or other is None:
         return None, None
-    return min(one[0], other[0]), max(one[1], other[1])
+    # which of two like cells was called the control is chance: a control of 0.9 is one of 1 / 0.9
+    far = max(max(high, 1 / low) for low, high in (one, other))
+    return 1 / far, far
