@@ -209,9 +209,7 @@ def read(tmp_path_factory):
     return topology_of
 
 
-@pytest.mark.parametrize(
-    "machine", [*HOSTS, BIG_16N, CXL_3N], ids=lambda machine: machine.name
-)
+@pytest.mark.parametrize("machine", [*HOSTS, BIG_16N, CXL_3N], ids=lambda machine: machine.name)
 def test_every_node_of_a_host_is_drawn_on_one_page(machine, read):
     figure = topology_figure(read(machine))
     said = texts(figure)
@@ -472,9 +470,7 @@ def loaded_rows(cells: dict[str, tuple[float, float]], blocks: int = 6) -> pl.Da
     parts = []
     for delay in (0, 100, 500, 5000):
         moved = {name: peak / (1 + delay / 150) for name, (peak, _) in cells.items()}
-        waits = {
-            name: idle * (1 + moved[name] / peak) for name, (peak, idle) in cells.items()
-        }
+        waits = {name: idle * (1 + moved[name] / peak) for name, (peak, idle) in cells.items()}
         for metric, unit, values in (
             ("loaded_bandwidth", "GB/s", moved), ("loaded_latency", "ns", waits)
         ):  # fmt: skip

@@ -41,14 +41,18 @@ def start(record: Path, root: Path = Path("/"), keep_open: Optional[Set[int]] = 
 
     ``record`` is the file of recorded changes (changes.py), ``root`` where they were made.
     ``keep_open`` are descriptors that live as long as the guard does (the lock: no other
-    measurement may start on a host that is still changed).
+    measurement may start on a host that is still changed). Returns when the guard is ready; Fault
+    when it does not start.
     """
     reading, writing = os.pipe()
+    up, ready = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            process.become_servant(b"numalab-guard", {reading, *(keep_open or ())})
+            process.become_servant(b"numalab-guard", {reading, ready, *(keep_open or ())})
             os.chdir("/")
+            os.write(ready, b"r")
+            os.close(ready)
             with os.fdopen(reading, "rb") as file:
                 if file.read() != b"done\n":
                     with contextlib.suppress(Fault):  # the record stays, for `numalab restore`
@@ -56,4 +60,9 @@ def start(record: Path, root: Path = Path("/"), keep_open: Optional[Set[int]] = 
         finally:
             os._exit(0)
     os.close(reading)
+    os.close(ready)
+    there = os.read(up, 1)
+    os.close(up)
+    if not there:
+        raise Fault("the process that is to put the host's settings back did not start")
     return Guard(pid, writing)
