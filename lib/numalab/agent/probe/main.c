@@ -20,7 +20,13 @@ _Noreturn void die(int status, const char *format, ...) {
     va_end(arguments);
     fputc('\n', stderr);
     fflush(stderr);
-    _exit(status); /* other threads may be running: no destructors */
+    _exit(status);
+}
+
+_Noreturn void finish(int status) {
+    if (fflush(stdout) != 0)
+        status = EXIT_FAILED;
+    _exit(status);
 }
 
 double now(void) {
@@ -64,10 +70,10 @@ static void set_limits(const struct options *options) {
 static void expect_word(const char *word) {
     char line[64];
     if (!fgets(line, sizeof line, stdin))
-        exit(0);
+        finish(0);
     line[strcspn(line, "\r\n")] = 0;
     if (!strcmp(line, "quit"))
-        exit(0);
+        finish(0);
     if (strcmp(line, word) != 0)
         die(EXIT_ARGUMENTS, "\"%s\" was expected on standard input, not \"%.40s\"", word, line);
 }
@@ -135,7 +141,7 @@ static int team_size(const struct options *o) {
 
 static void converse(const struct options *o, const struct measurement *mode) {
     struct json j = {stdout, false};
-    struct team team;
+    static struct team team; /* its threads outlive this function */
     struct run run = {.options = o, .team = &team};
     struct options unpinned = *o;
     double began = now();
@@ -189,5 +195,5 @@ int main(int argc, char **argv) {
     options_read(&options, argc, argv);
     set_limits(&options);
     converse(&options, modes[options.mode]);
-    return 0;
+    finish(0);
 }

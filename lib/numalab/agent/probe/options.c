@@ -312,14 +312,14 @@ void options_read(struct options *o, int argc, char **argv) {
         die(EXIT_ARGUMENTS, "no mode is named (see --help)");
     if (argc == 2 && !strcmp(argv[1], "--version")) {
         puts("numalab probe " PROBE_VERSION);
-        exit(0);
+        finish(0);
     }
     if (argc == 2 && !strcmp(argv[1], "--help")) {
         fputs(USAGE, stdout);
-        exit(0);
+        finish(0);
     }
     if (argc == 2 && !strcmp(argv[1], "--self-test"))
-        exit(self_test());
+        finish(self_test());
     o->mode = (enum mode)word("mode", argv[1], MODE_NAMES, MODES);
     for (int i = 2; i < argc; i++) {
         char *value = strchr(argv[i], '=');

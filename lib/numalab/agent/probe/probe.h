@@ -52,6 +52,7 @@ struct options {
 
 /* --- main.c, options.c, json.c, selftest.c */
 _Noreturn void die(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+_Noreturn void finish(int status); /* without destructors: other threads still run */
 double now(void); /* seconds, CLOCK_MONOTONIC */
 void *allocate(size_t count, size_t size); /* zeroed; ends the program when there is none */
 

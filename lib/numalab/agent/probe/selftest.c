@@ -93,13 +93,13 @@ static void check_traffic(void) {
         size_t stream = traffic_stream_bytes(BYTES, mix), written = 0;
         bool fits = stream * (size_t)(mix->reads + mix->writes) <= BYTES && stream % LINE == 0;
         check(fits, "streams lie inside their part");
-        memset(buffer.base, mix->reads ? 0 : 1, BYTES);
-        if (mix->reads)
-            memset(buffer.base, 5, stream); /* one stream of fives: their sum cannot be 0 */
+        memset(buffer.base, 7, BYTES);
+        memset(buffer.base, 0, (size_t)mix->reads * stream);
+        memset(buffer.base, mix->reads ? 5 : 7, stream); /* what is stored is a sum of these */
         traffic_move(buffer.base, stream, 0, stream, mix);
-        for (size_t at = 0; at < stream; at++) {
+        for (size_t at = 0; mix->writes && at < stream; at++) {
             char value = buffer.base[(size_t)mix->reads * stream + at];
-            written += mix->reads ? value == 5 || value == 0 : value == 0;
+            written += value == 0 || (mix->reads && value == 5);
         }
         check(!mix->writes || written == stream, "every line of a stream is written");
     }
