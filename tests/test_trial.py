@@ -226,7 +226,9 @@ def test_collectors_surround_the_measurement(measure, monkeypatch):
     class Collection:
         def stop(self):
             told.append("stop")
-            return {"disturbance": {"other_share": 0.3, "busiest": [{"name": "cron"}]}}
+            return {
+                "disturbance": {"other_share": 0.3, "other_s": 0.9, "busiest": [{"name": "cron"}]}
+            }
 
     def start(cell, pid, options):
         told.append(options)

@@ -30,6 +30,7 @@ OUTPUT_LIMIT_BYTES = 64 << 20  # of one stream of one trial: a tool gone wild mu
 _POLL_S = 0.02
 _QUIT_S = 10.0  # for a tool to end after "quit"
 _DISTURBED = 0.05  # others' share of the cell's CPU time that is worth a warning
+_DISTURBED_S = 0.1  # and at least so much of it: the kernel counts in ticks of 0.01 s
 _UNPLANNED_LIMIT_S = 3600.0  # where neither the plan nor the request says how long it may take
 
 
@@ -394,7 +395,7 @@ class _Trial:
         assert self.collected is not None
         disturbance = self.collected.get("disturbance") or {}
         share = disturbance.get("other_share")
-        if share is not None and share > _DISTURBED:
+        if share is not None and share > _DISTURBED and disturbance["other_s"] > _DISTURBED_S:
             names = ", ".join(p["name"] for p in disturbance.get("busiest", [])[:3])
             self.warnings.append(
                 f"others used {share:.0%} of this cell's CPU time"
