@@ -440,6 +440,17 @@ def test_mlc_memory_only_nodes_and_cut_values():
         "Each iteration took 213.4 base frequency clocks (\t 71.2\tns)\n"
     )
     assert value(tools.parser("mlc")(alone), kind="idle_latency") == 71.2
+    highest = (
+        "Intel(R) Memory Latency Checker - v3.5\nCommand line parameters: --max_bandwidth\n\n"
+        "Measuring Maximum Memory Bandwidths for the system\n"
+        "Will take several minutes to complete as multiple injection rates will be tried to get "
+        "the best bandwidth\nUsing traffic with the following read-write ratios\n"
+        "ALL Reads        :\t216876.52\t\n2:1 Reads-Writes :\t178793.35\t\n"
+    )
+    twice = tools.parser("mlc")(highest + "\n$ ./mlc --max_bandwidth\n" + highest)
+    assert [r["value"] for r in twice if r["kind"] == "max_bandwidth"] == [
+        216876.52, 178793.35, 216876.52, 178793.35,
+    ]  # fmt: skip
 
 
 # STREAM
@@ -765,3 +776,35 @@ def test_perf_stat_lines_of_other_versions(text, expected):
 def test_perf_stat_refuses(text):
     with pytest.raises(ParseError):
         tools.parser("perf-stat")(text)
+
+
+def test_lscpu_of_unusual_machines():
+    parse = tools.parser("lscpu")
+    table = (
+        "CPU NODE BOOK SOCKET CORE L1d:L1i:L2d:L2i ONLINE CONFIGURED POLARIZATION ADDRESS\n"
+        "0   0    0    0      0    0:0:0:0         yes    yes        horizontal   0\n"
+        "2   -    -    -      -    :::             no     yes        horizontal   1\n"
+    )
+    first, second = parse(table)
+    assert (first["L2i"], first["polarization"], first["online"]) == (0, "horizontal", True)
+    assert (second["node"], second["L2i"], second["online"]) == (None, None, False)
+    assert parse("# CPU,Core,Socket,Node,,L1d\n0,0,0,,,0\n")[0]["node"] is None
+    power = parse(
+        "CPU(s):                160\nOn-line CPU(s) list:   0,8,16,24\n"
+        "Off-line CPU(s) list:  1-7,9-15,17-23,25-159\nNUMA node(s): 3\n"
+        "NUMA node0 CPU(s): 0,8\nNUMA node8 CPU(s): 16,24\nNUMA node252 CPU(s):\n"
+    )
+    assert value(power, name="offline") == "1-7,9-15,17-23,25-159"
+    assert [(r["node"], r["cpus"]) for r in power if r["kind"] == "node"] == [
+        (0, "0,8"), (8, "16,24"), (252, ""),
+    ]  # fmt: skip
+    big_little = parse(
+        "CPU(s): 6\n  On-line CPU(s) list: 0-5\nVendor ID: ARM\n  Model name: Cortex-A53\n"
+        "    Core(s) per socket: 4\n  Model name: Cortex-A72\n    Core(s) per socket: 2\n"
+    )
+    assert value(big_little, name="cores_per_socket", cpu_type=1) == 2
+    for wrong in ("NUMA node(s): 2\nNUMA node0 CPU(s): 0-3\n", "CPU(s): 8\nCPU(s): 8\n",
+                  "CPU(s): 4\nOn-line CPU(s) list: 0-9\n", "L3 cache: 12 apples\nCPU(s): 4\n",
+                  "NUMA node0 CPU(s): 0-3\nNUMA node1 CPU(s): 3-4\n"):  # fmt: skip
+        with pytest.raises(ParseError):
+            parse(wrong)

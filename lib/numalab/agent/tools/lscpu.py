@@ -430,9 +430,9 @@ def _cache_cells(line: Line, column: str, text: str, record: Record) -> None:
         record.update(dict.fromkeys(names))
         return
     cells = text.split(":")
-    if len(cells) != len(names) or not all(_INTEGER.match(cell) or cell == "-" for cell in cells):
+    if len(cells) != len(names) or not all(re.fullmatch(r"\d+|-?", cell) for cell in cells):
         refuse(NAME, line, f"{text!r} does not number the caches {column}")
-    record.update({n: None if c == "-" else int(c) for n, c in zip(names, cells)})
+    record.update({n: int(c) if c.isdigit() else None for n, c in zip(names, cells)})
 
 
 def _parsable(rows: List[Line]) -> List[Record]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from ..errors import Fault
 from .reading import Line, Record, lines, refuse
@@ -85,11 +85,12 @@ class _Reader:
         self.rows: List[int] = []
         self.traffic: Optional[str] = None
         self.transfer: Dict[str, str] = {}
+        self.labels: Set[str] = set()  # of the traffic measured in this section
 
     def open(self, line: Line, section: str) -> None:
         self.close()
         self.section, self.title, self.found = section, line, 0
-        self.columns, self.rows, self.traffic = [], [], None
+        self.columns, self.rows, self.traffic, self.labels = [], [], None, set()
 
     def close(self) -> None:
         """Refuse a section that ended before its values."""
@@ -194,9 +195,11 @@ def _measured(reader: _Reader, line: Line, row: str) -> None:
         match = _TRAFFIC.match(row)
         if match:
             kind = "peak_bandwidth" if section == "peak" else "max_bandwidth"
-            value = _number(line, match["value"])
-            if any(r["kind"] == kind and r["traffic"] == match["label"] for r in reader.out):
+            # --max_bandwidth prints two decimals, --peak_injection_bandwidth one.
+            value = _number(line, match["value"], 2 if section == "maximum" else 1)
+            if match["label"] in reader.labels:
                 refuse(NAME, line, f"{match['label']} a second time")
+            reader.labels.add(match["label"])
             reader.add({"kind": kind, "traffic": match["label"], "value": value, "unit": "MB/s"})
             return
     elif section == "loaded":

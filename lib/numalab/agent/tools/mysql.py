@@ -155,7 +155,8 @@ def parse_innodb_status(text: str) -> List[Record]:
     out: List[Record] = []
     section: Optional[str] = None
     began = ended = False
-    rows = lines(text.replace("\\n", "\n") if "\n" not in text.strip() else text, _CLIENTS)
+    # The client's batch mode prints the report's ends of lines as "\\n".
+    rows = lines(text.replace("\\n", "\n") if "\\n===" in text else text, _CLIENTS)
     for at, line in enumerate(rows):
         row = line.text.strip()
         if not row or _VERTICAL.match(row) or row.startswith(("mysql> ", "MariaDB [")):
@@ -175,7 +176,7 @@ def parse_innodb_status(text: str) -> List[Record]:
             out.append({"kind": "innodb_monitor", "time": match["time"].strip()})
             continue
         if not began:
-            heads = ("Type:", "Name:", "Status:", "|", "+", "Type\t")
+            heads = ("Type:", "Name:", "Status:", "|", "+", "Type\t", "InnoDB")
             if _RULE.match(row.split("\t")[-1]) or row.startswith(heads):
                 continue
             refuse(tool, line, "this stands before the report's head")
