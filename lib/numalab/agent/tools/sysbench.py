@@ -96,7 +96,7 @@ _STEP = re.compile(
 )
 _FAILURE = re.compile(
     r"(?P<level>FATAL|ALERT|PANIC|Error|ERROR|error)(?::| in )\s*(?P<text>.*)\Z"
-    r"|(?P<plain>(?:\(last|Unknown option|invalid option|Cannot find|sysbench: ).*)\Z"
+    r"|(?P<plain>(?:Unknown option|invalid option|Cannot find|sysbench: ).*)\Z"
 )
 _FAILED_DETAIL = re.compile(r"(?:stack traceback:|\[C\]: .*|\S+\.lua:\d+: .*|\t.*)\Z")
 _CODE = re.compile(
