@@ -86,7 +86,8 @@ def by_id(made):
 def test_a_plan_holds_all_that_a_run_needs(drivers):
     made = plan.make(request(), topologies.topology(2))
     assert made == json.loads(json.dumps(made))
-    assert made["schema"] == 1 and made["request"]["collectors"] is True
+    assert made["schema"] == 1
+    assert made["request"]["collectors"] == {"perf": True, "interval_s": 1.0}
     assert made["tool"] == {
         "name": "probe", "path": "/usr/bin/probe", "version": "5.10",
         "why": "stream is not on PATH",

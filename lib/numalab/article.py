@@ -104,11 +104,22 @@ class Article:
         return View(self._any(self.hosts()[0])).state()
 
     def show(self, experiment: str, method: str, *arguments: str) -> Any:
-        """Return what an experiment's notebook shows, over its (first) run; else why not."""
+        """Return what an experiment's notebook shows; of several hosts one after the other."""
         views = self._of(experiment)
         if not views:
             return self._absent(experiment)
-        return getattr(views[0], method)(*arguments)
+        shown = [getattr(view, method)(*arguments) for view in views]
+        if len(shown) == 1:
+            return shown[0]
+        names = [Text(f"**{view.run.manifest['host']}**") for view in views]
+        if all(isinstance(one, Text) for one in shown):
+            pairs = zip(names, shown, strict=True)
+            return Text("\n\n".join(f"{name}\n\n{one}" for name, one in pairs))
+        from IPython.display import display
+
+        for name, one in zip(names, shown, strict=True):
+            display(name, one)
+        return None
 
     def bindings(self, experiment: str) -> Text:
         """Return a sentence per binding that did not exist on a host, with the reason."""
@@ -148,13 +159,11 @@ class Article:
         return reference.beside_published(self._own_figures(), published())
 
     def _own_figures(self) -> pl.DataFrame:
-        frames = [
-            view.run.measurements.filter(
-                pl.col("metric").is_in(["idle_latency", "triad"]) & (pl.col("source") == "tool")
-            )
-            for view in [*self._of("latency"), *self._of("stream")]
-            if not view.run.host["emulated"]
-        ]
+        frames = []
+        for view in self.views:
+            if not view.run.host["emulated"]:
+                frames.append(view.run.node_pairs("idle_latency"))
+                frames.append(view.run.tool_rows("triad"))
         return pl.concat(frames) if frames else self.runs[0].measurements.clear()
 
     def published_table(self) -> Text:

@@ -173,7 +173,7 @@ def run(
     if sum(given) != 1:
         raise Fault("name one experiment, or --all, or --resume DIR", "numalab list shows them")
     settings = session.Settings(
-        allow_host_changes=allow_host_changes, notebook=notebook, as_json=as_json, width=_width()
+        allow_host_changes=allow_host_changes, notebook=notebook, as_json=as_json
     )
     if resume is not None:
         session.resume(resume, settings)

@@ -202,15 +202,15 @@ def _host(host: str, shapes: dict[str, str], note: str) -> dict[str, Any]:
     topology = {
         "schema": SCHEMA,
         "root": None,
-        "arch": fields.get("Architecture"),
-        "model": fields.get("Model name"),
-        "vendor": fields.get("Vendor ID"),
-        "packages": _number(fields.get("Socket(s)")),
+        "arch": fields.get("architecture"),
+        "model": fields.get("model_name"),
+        "vendor": fields.get("vendor"),
+        "packages": fields.get("sockets"),
         "dies": None,
         "clusters": None,
         "cores": None,
-        "threads": _number(fields.get("CPU(s)")) or (len(cpus) or None),
-        "threads_per_core": _number(fields.get("Thread(s) per core")),
+        "threads": fields.get("cpus") or len(cpus) or None,
+        "threads_per_core": fields.get("threads_per_core"),
         "cpus": [],
         "nodes": [nodes[number] for number in sorted(nodes)],
         "caches": [],
@@ -243,7 +243,3 @@ def _node(nodes: dict[int, dict[str, Any]], number: int) -> dict[str, Any]:
         "allowed_memory": True,
     }
     return nodes.setdefault(number, blank)
-
-
-def _number(text: Any) -> int | None:
-    return int(text) if text is not None and str(text).isdigit() else None

@@ -160,14 +160,14 @@ class View:
 
     def matrix(self, metric: str, point: str = "") -> Shown:
         """Draw a metric by CPU node and memory node as an annotated heat map."""
-        rows = self._rows(metric, point)
+        rows = self._rows(metric, point or None)
         if isinstance(rows, Text):
             return rows
-        pairs = rows.filter(pl.col("binding").is_in(["local", "remote"]))
-        own = pairs.filter(pl.col("role") != "control")
-        return self._marked(
-            matrix.node_matrix(own, "value", rows["unit"][0], results.title(metric, point))
-        )
+        pairs = self.run.node_pairs(metric, point or None)
+        if pairs.is_empty():
+            return Text(f"No trial measured {results.title(metric, point)} node by node.")
+        title = results.title(metric, point)
+        return self._marked(matrix.node_matrix(pairs, "value", rows["unit"][0], title))
 
     def core_matrix(self) -> Shown:
         """Draw the core-to-core latencies as a heat map."""

@@ -69,6 +69,27 @@ class Run:
         rows = self.measurements.filter(pl.col("metric") == metric)
         return rows if point is None else rows.filter(pl.col("point") == point)
 
+    def node_pairs(self, metric: str, point: str | None = None) -> pl.DataFrame:
+        """Return a metric's rows that belong to one CPU node and one memory node.
+
+        The cells ``local`` and ``remote`` are such pairs. A tool that measures all pairs by itself
+        (MLC) names them in ``x`` (CPU node) and ``y`` (memory node); its rows get ``binding``,
+        ``cpu_nodes`` and ``memory_nodes`` of the pair, and the point "".
+        """
+        rows = self.tool_rows(metric, point).filter(pl.col("role") != "control")
+        cells = rows.filter(pl.col("binding").is_in(["local", "remote"]))
+        own = rows.filter(pl.col("x").is_not_null() & pl.col("y").is_not_null())
+        if not cells.is_empty() or own.is_empty():
+            return cells.filter(~pl.col("cell").str.contains("/"))
+        node = {"cpu_nodes": "x", "memory_nodes": "y"}
+        return own.with_columns(
+            *(pl.col(at).cast(pl.Int64).cast(pl.String).alias(name) for name, at in node.items()),
+            binding=pl.when(pl.col("x") == pl.col("y")).then(pl.lit("local")).otherwise(
+                pl.lit("remote")
+            ),
+            point=pl.lit(""),
+        )
+
 
 def load(path: str | Path) -> Run:
     """Read a run directory; Fault when it is none, is damaged or of a newer schema."""

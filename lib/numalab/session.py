@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class Settings:
     allow_host_changes: bool = False
     notebook: bool = True
     as_json: bool = False
-    width: int = 100
+    said: set[str] = field(default_factory=set)
 
 
 def run(request: dict[str, Any], experiment: experiments.Experiment, settings: Settings) -> Path:
@@ -33,10 +33,8 @@ def run(request: dict[str, Any], experiment: experiments.Experiment, settings: S
     folder = launch.new_run_directory(home.runs(), request["host"], experiment.name)
     if not settings.as_json:
         print(f"{experiment.name}: {planning.summary(plan)}", flush=True)
-        for item in plan["skipped"]:
-            print(f"  – {item['binding']}: {item['reason']}")
-        for warning in plan["warnings"]:
-            print(f"  ⚠ {warning}")
+        _say_once(planning.skipped_lines(plan), "–", settings)
+        _say_once(plan["warnings"], "⚠", settings)
     with _progress(settings, len(plan["order"])) as show:
         try:
             end = launch.measure(
@@ -51,6 +49,14 @@ def run(request: dict[str, Any], experiment: experiments.Experiment, settings: S
             raise fault
     _finish(folder, end, settings)
     return folder
+
+
+def _say_once(lines: Iterable[str], mark: str, settings: Settings) -> None:
+    """Print what an earlier experiment of this session has not said already."""
+    for line in lines:
+        if line not in settings.said:
+            settings.said.add(line)
+            print(f"  {mark} {line}")
 
 
 def resume(given: Path, settings: Settings) -> Path:

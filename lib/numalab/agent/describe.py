@@ -153,7 +153,7 @@ def _node_warnings(topology: Dict[str, Any], state: Dict[str, Any]) -> Iterable[
             yield (
                 f"node {node['node']} has {_size(node['free_bytes'])} free and "
                 f"{_size(node['page_cache_bytes'])} of page cache: allocations there {where} "
-                "(numalab doctor)"
+                "(vm.drop_caches frees it)"
             )
 
 

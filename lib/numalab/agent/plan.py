@@ -507,12 +507,17 @@ def text(plan: Plan, width: int = 100) -> str:
             put(note, column + "· ", column + "  ")
     if plan["skipped"]:
         lines += ["", "skipped:"]
-        reasons: Dict[str, List[str]] = {}
-        for skip in plan["skipped"]:
-            reasons.setdefault(skip["reason"], []).append(skip["cell"])
-        for reason, what in reasons.items():
-            put(f"{', '.join(what)}: {reason}", "– ", "  ")
+        for line in skipped_lines(plan):
+            put(line, "– ", "  ")
     return "\n".join(lines) + "\n"
+
+
+def skipped_lines(plan: Plan) -> List[str]:
+    """Return one line per reason for which something asked for is not measured."""
+    reasons: Dict[str, List[str]] = {}
+    for skip in plan["skipped"]:
+        reasons.setdefault(skip["reason"], []).append(skip["cell"])
+    return [f"{', '.join(cells)}: {reason}" for reason, cells in reasons.items()]
 
 
 def summary(plan: Plan) -> str:
