@@ -561,9 +561,8 @@ def _presence(measurements: pl.DataFrame, host_record: dict[str, Any]) -> _Judge
             f"too few blocks: {blocks} verified, and fewer than {BLOCKS_NEEDED} decide nothing",
             cells,
         )
-    hypervisor = ((host_record.get("before") or {}).get("virt.hypervisor") or {}).get("value")
     groups = core_groups.from_measurements(
-        rows, host_record["topology"], virtual=hypervisor not in (None, "none")
+        rows, host_record["topology"], virtual=core_groups.is_virtual(host_record)
     )
     verdict = {True: SUPPORTED, False: REFUTED, None: INCONCLUSIVE}[groups.hidden_nodes]
     return _Judged(verdict, groups.evidence, cells)

@@ -145,6 +145,12 @@ def from_measurements(
     return infer(matrix, cpus, topology, virtual=virtual)
 
 
+def is_virtual(host_record: dict[str, Any]) -> bool:
+    """Tell from a host record whether its caches and packages may be a hypervisor's invention."""
+    hypervisor = ((host_record.get("before") or {}).get("virt.hypervisor") or {}).get("value")
+    return hypervisor not in (None, "none")
+
+
 def markdown(
     measurements: pl.DataFrame, topology: dict[str, Any], *, virtual: bool | None = None
 ) -> str:

@@ -154,6 +154,7 @@ class View:
         rows = self._rows(metric, point)
         if isinstance(rows, Text):
             return rows
+        rows = self.run.binding_rows(metric, point)
         return self._marked(
             bindings.bindings_figure(statistics.summarise(rows), statistics.ratios(rows), rows)
         )
@@ -174,7 +175,17 @@ class View:
         rows = self._rows("core_latency")
         if isinstance(rows, Text):
             return rows
-        return self._marked(matrix.core_matrix(rows, self.run.host["topology"]))
+        found = self._core_groups()
+        outlines = [group for level in found.levels[:-1] for group in level.groups]
+        return self._marked(
+            matrix.core_matrix(rows, self.run.host["topology"], groups=outlines or None)
+        )
+
+    def _core_groups(self) -> core_groups.Groups:
+        host = self.run.host
+        return core_groups.from_measurements(
+            self.run.measurements, host["topology"], virtual=core_groups.is_virtual(host)
+        )
 
     def loaded(self) -> Shown:
         """Draw latency against bandwidth while the injected load grows."""
@@ -210,7 +221,13 @@ class View:
 
     def groups(self) -> Text:
         """Return the levels of core groups that the core-to-core latencies show."""
-        return Text(core_groups.markdown(self.run.measurements, self.run.host["topology"]))
+        host = self.run.host
+        if host["emulated"]:
+            return Text("Emulated host: its latencies say nothing of groups of cores.")
+        virtual = core_groups.is_virtual(host)
+        return Text(
+            core_groups.markdown(self.run.measurements, host["topology"], virtual=virtual)
+        )
 
     def witness(self) -> Text:
         """Return sysfs beside numactl and lscpu: the same figures read by independent tools."""

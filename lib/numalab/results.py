@@ -34,7 +34,7 @@ def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
     Cells stand in the order of the plan. Fewer than six values have no interval here: they could
     decide nothing, and an interval of two points would only look like knowledge.
     """
-    rows = run.tool_rows(metric, point)
+    rows = run.binding_rows(metric, point)
     summary = statistics.summarise(rows)
     ratios = statistics.ratios(rows).select(
         "cell",
@@ -118,7 +118,7 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
         if row["low"] is not None:
             value += f" ± {tables.number((row['high'] - row['low']) / 2, 2)}"
         ratio = tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
-        shown = "1" if row["role"] == "baseline" else ratio
+        shown = "1" if row["role"] == "baseline" and "/" not in row["cell"] else ratio
         lines.append((row["label"], value, shown, row["said"]))
     widths = [max(len(line[place]) for line in lines) for place in range(3)]
     a, b, c = widths

@@ -69,6 +69,19 @@ class Run:
         rows = self.measurements.filter(pl.col("metric") == metric)
         return rows if point is None else rows.filter(pl.col("point") == point)
 
+    def binding_rows(self, metric: str, point: str | None = None) -> pl.DataFrame:
+        """Return a metric's rows without the copies that a sweep made of its cells.
+
+        A scaling curve compares numbers of threads, not bindings. Where only copies measured the
+        metric (a sweep over modes), they are all there is and are returned.
+        """
+        return self._plain(self.tool_rows(metric, point))
+
+    def _plain(self, rows: pl.DataFrame) -> pl.DataFrame:
+        copies = [name for name, cell in self.cells.items() if cell.get("sweep")]
+        plain = rows.filter(~pl.col("cell").is_in(copies))
+        return plain if plain["value"].is_not_null().any() else rows
+
     def node_pairs(self, metric: str, point: str | None = None) -> pl.DataFrame:
         """Return a metric's rows that belong to one CPU node and one memory node.
 
@@ -80,7 +93,7 @@ class Run:
         cells = rows.filter(pl.col("binding").is_in(["local", "remote"]))
         own = rows.filter(pl.col("x").is_not_null() & pl.col("y").is_not_null())
         if not cells.is_empty() or own.is_empty():
-            return cells.filter(~pl.col("cell").str.contains("/"))
+            return self._plain(cells)
         node = {"cpu_nodes": "x", "memory_nodes": "y"}
         return own.with_columns(
             *(pl.col(at).cast(pl.Int64).cast(pl.String).alias(name) for name, at in node.items()),
