@@ -192,6 +192,8 @@ def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
     if failed:
         raise Fault("; ".join(failed), "run `numalab restore` as root")
     record.unlink()
+    with contextlib.suppress(OSError):  # where others keep things in it
+        record.parent.rmdir()
     return {"rebooted": rebooted, "changes": left["changes"]}
 
 
