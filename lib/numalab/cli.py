@@ -323,17 +323,19 @@ def check(
 def compare(
     first: Annotated[Path, typer.Argument(help="A run directory.")],
     second: Annotated[Path, typer.Argument(help="Another, of the same experiment.")],
+    counters: Annotated[bool, typer.Option("--counters", help="The counters too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare two runs or two hosts, cell by cell, with intervals."""
-    from numalab import comparison, home, store
+    from numalab import comparison, home
 
     frame = comparison.compare_runs(home.resolve(first), home.resolve(second))
+    if not counters:
+        frame = frame.filter(frame["source"] == "tool")
     if as_json:
         _print_json(frame.to_dicts())
     else:
         print(comparison.text(frame, _width()))
-    del store
 
 
 @app.command()
