@@ -5,14 +5,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#if defined(__x86_64__)
+/* PROBE_GENERIC asks for the fallbacks, to test them anywhere. */
+#if defined(__x86_64__) && !defined(PROBE_GENERIC)
+#define PROBE_X86 1
 #include <emmintrin.h>
+#elif defined(__aarch64__) && !defined(PROBE_GENERIC)
+#define PROBE_ARM 1
 #endif
 
 static inline void cpu_relax(void) {
-#if defined(__x86_64__)
+#if defined(PROBE_X86)
     __builtin_ia32_pause();
-#elif defined(__aarch64__)
+#elif defined(PROBE_ARM)
     __asm__ volatile("yield" ::: "memory");
 #else
     __asm__ volatile("" ::: "memory");
@@ -21,13 +25,13 @@ static inline void cpu_relax(void) {
 
 /* Write back and drop the cache line of an address from every cache, where a program may. */
 static inline bool line_flush(char *address) {
-#if defined(__x86_64__) && defined(__CLFLUSHOPT__)
+#if defined(PROBE_X86) && defined(__CLFLUSHOPT__)
     __builtin_ia32_clflushopt(address);
     return true;
-#elif defined(__x86_64__)
+#elif defined(PROBE_X86)
     _mm_clflush(address);
     return true;
-#elif defined(__aarch64__)
+#elif defined(PROBE_ARM)
     __asm__ volatile("dc civac, %0" ::"r"(address) : "memory");
     return true;
 #else
@@ -37,9 +41,9 @@ static inline bool line_flush(char *address) {
 }
 
 static inline void flush_end(void) {
-#if defined(__x86_64__)
+#if defined(PROBE_X86)
     _mm_mfence();
-#elif defined(__aarch64__)
+#elif defined(PROBE_ARM)
     __asm__ volatile("dsb ish" ::: "memory");
 #endif
 }

@@ -106,8 +106,8 @@ static void prepare(struct run *run) {
     for (int i = 0; i < d.team->size; i++)
         atomic_init(&d.counts[i].bytes, 0);
     d.sample_s = o->seconds / o->delay_count / SAMPLES;
-    if (d.sample_s < 0.02)
-        d.sample_s = 0.02;
+    if (d.sample_s < 0.05)
+        d.sample_s = 0.05;
     team_run(d.team, first_touch, NULL);
     chase_build(&d.chase, d.team, &run->buffers[0], o->stride);
     double began = now();

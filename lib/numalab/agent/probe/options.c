@@ -275,6 +275,8 @@ static void complete(struct options *o) {
         o->cpu_count = o->max_cpus;
     if (o->mode == LATENCY)
         o->threads = 1;
+    if (o->mode == CORE_TO_CORE)
+        o->pages = PAGES_BASE;
     if (!o->threads)
         o->threads = o->cpu_count;
     if (o->pin && o->threads > o->cpu_count)

@@ -17,7 +17,7 @@ const int MIX_COUNT = sizeof MIXES / sizeof *MIXES;
 typedef uint64_t sixteen __attribute__((vector_size(16), may_alias));
 enum { PIECES = LINE / 16 };
 
-#if defined(__x86_64__)
+#if defined(PROBE_X86)
 const char *const STORE_KIND = "non-temporal";
 static inline void store(char *to, sixteen value) {
     _mm_stream_si128((__m128i *)(void *)to, (__m128i)value);

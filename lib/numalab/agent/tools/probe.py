@@ -292,7 +292,7 @@ def _size(
     least: int,
 ) -> Tuple[int, List[str]]:
     """Return the size of one buffer in bytes and the notes on it."""
-    what = "array" if name == "array" else "buffer"
+    what, rule = ("array", "STREAM's rule") if name == "array" else ("buffer", "the rule")
     notes = []
     size = _bytes(name, asked, caches)
     most = None if available is None else int(_MOST_OF_MEMORY * available / buffers)
@@ -304,12 +304,12 @@ def _size(
     if not caches:
         notes.append(
             f"the last-level caches are unknown: whether the {what} of {size >> 20} MiB is 4× "
-            "as large (STREAM's rule) is unknown"
+            f"as large ({rule}) is unknown"
         )
     elif size < 4 * caches // (2 * _MIB) * (2 * _MIB):
         notes.append(
             f"the {what} of {size / _MIB:.4g} MiB is {size / caches:.2g}× the last-level caches: "
-            f"STREAM's rule (4×) was not met: {why}"
+            f"{rule} (4×) was not met: {why}"
         )
     return size, notes
 
@@ -414,7 +414,7 @@ def timing(options: Dict[str, Any]) -> Dict[str, float]:
         warmup = 3 * size / (_TOUCH_BYTES_S * min(threads, _HELP))
     else:
         points = len(options.get("delays") or options.get("mixes") or [0])
-        measure = max(options["seconds"], 0.06 * points) + 0.1 * points
+        measure = max(options["seconds"], 0.15 * points) + 0.1 * points
         warmup = size / _TOUCH_BYTES_S
         if mode != "bandwidth":
             warmup += size / 64 * 30e-9 + 0.8
@@ -488,12 +488,13 @@ class _Line:
                 raise self.wrong(f"{where}: {key} is {value!r}")
         return record
 
-    def numbers(self, values: Any, where: str, least: int = 1) -> List[float]:
-        """Return a list of finite numbers above 0."""
+    def numbers(self, values: Any, where: str, least: int = 1, zero: bool = False) -> List[float]:
+        """Return a list of finite numbers above 0, or also 0."""
         if not isinstance(values, list) or len(values) < least:
             raise self.wrong(f"{where}: a list of {least} numbers or more is expected")
         for value in values:
-            good = type(value) in _REAL and math.isfinite(value) and value > 0
+            good = type(value) in _REAL and math.isfinite(value) and value >= 0
+            good = good and (zero or value > 0)
             if not good:
                 raise self.wrong(f"{where}: {value!r} is not a number above 0")
         return [float(value) for value in values]
@@ -599,7 +600,8 @@ def _read_loaded(line: _Line, start: Record) -> List[Record]:
     for entry in line.record["delays"]:
         point = line.check(entry, keys, "delays")
         ns = line.numbers(point["latency_ns"], "latency_ns")
-        gbs = line.numbers(point["bandwidth_gbs"], "bandwidth_gbs")
+        # 0: the reading threads were not run during that sample.
+        gbs = line.numbers(point["bandwidth_gbs"], "bandwidth_gbs", zero=True)
         out.append({
             "kind": "loaded", "delay": point["delay"], "samples_ns": ns, "samples_gbs": gbs,
             "median_ns": statistics.median(ns), "median_gbs": statistics.median(gbs),
@@ -669,7 +671,9 @@ def metrics(records: List[Record]) -> List[Record]:
         elif kind == "loaded":
             point, x = f"delay={record['delay']}", record["delay"]
             put("loaded_latency", record["median_ns"], "ns", point, x)
-            put("loaded_bandwidth", record["median_gbs"], "GB/s", point, x)
+            drawn = record["median_gbs"] or None
+            idle = None if drawn else "the threads that should have read were not run"
+            put("loaded_bandwidth", drawn, "GB/s", point, x, reason=idle)
         elif kind == "bandwidth":
             put("bandwidth", record["median_gbs"], "GB/s", record["mix"])
         elif kind == "core_latency":

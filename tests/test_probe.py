@@ -1,0 +1,649 @@
+"""The probe: its program, its conversation, its driver, and the driver of any command."""
+
+import json
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sysfs_tree
+from numalab.agent import cpulist, placement, topology
+from numalab.agent.errors import Fault, ParseError
+from numalab.agent.tools import command, probe
+
+SOURCE = Path(probe.__file__).resolve().parent.parent / "probe"
+C_FILES = sorted(str(path) for path in SOURCE.glob("*.c"))
+ALLOWED = cpulist.format(os.sched_getaffinity(0))
+TWO = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="this needs 2 CPUs, this process may use one"
+)
+MODES = {
+    "stream": ["--bytes", "1MiB", "--repeats", "4"],
+    "latency": ["--bytes", "1MiB", "--seconds", "0.3"],
+    "loaded": ["--bytes", "1MiB", "--seconds", "0.1", "--delays", "0,500"],
+    "bandwidth": ["--bytes", "1MiB", "--seconds", "0.1", "--mixes", "reads,2:1"],
+    "core-to-core": ["--seconds", "0.05", "--max-cpus", "2"],
+}
+ALL_MODES = [pytest.param(m, marks=TWO if m in ("loaded", "core-to-core") else ()) for m in MODES]
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    """The path of a probe compiled for these tests."""
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        pytest.skip("there is no C compiler")
+    return probe.build(str(tmp_path_factory.mktemp("probe")))
+
+
+def run(program, *words, **more):
+    return subprocess.run(
+        [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        **more,
+    )  # fmt: skip
+
+
+class Talk:
+    """A probe that waits to be talked to; it is killed at the end."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def hear(self):
+        assert select.select([self.process.stdout], [], [], 30)[0], "it says nothing"
+        return json.loads(self.process.stdout.readline())
+
+    def say(self, line):
+        self.process.stdin.write(line.encode() + b"\n")
+
+
+@pytest.fixture(scope="session")
+def outputs(program):
+    """What each mode prints, as text."""
+    usable = [m for m in MODES if len(os.sched_getaffinity(0)) > 1 or m in ("stream", "latency")]
+    texts = {}
+    for mode in usable:
+        done = run(program, mode, *MODES[mode], "--no-wait")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        texts[mode] = done.stdout
+    return texts
+
+
+# --- the program ------------------------------------------------------------------------------
+
+
+def test_every_source_is_named_for_shipping():
+    assert sorted(probe.SOURCES) == sorted(
+        p.name for p in SOURCE.iterdir() if p.suffix in (".c", ".h")
+    )
+
+
+def test_it_compiles_without_a_warning_and_checks_itself(program, tmp_path):
+    words = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-O1", "-std=gnu11"]
+    compiler = probe._compiler()[0]
+    target = tmp_path / "strict"
+    subprocess.run([*compiler, *words, "-pthread", *C_FILES, "-o", target], check=True)
+    for path in (program, str(target)):
+        done = run(path, "--self-test")
+        assert (done.returncode, done.stdout) == (0, "self-test: ok\n"), done.stderr
+
+
+def test_sanitizers_find_nothing(tmp_path):
+    target = tmp_path / "checked"
+    flags = ["-std=gnu11", "-O1", "-g", "-fsanitize=address,undefined", "-pthread"]
+    flags.append("-fno-sanitize-recover=all")
+    built = subprocess.run(
+        [*probe._compiler()[0], *flags, *C_FILES, "-o", target], capture_output=True, text=True
+    )
+    if built.returncode:
+        pytest.skip(f"this compiler has no sanitizers: {built.stderr[:100]}")
+    done = run(str(target), "--self-test")
+    assert (done.returncode, done.stderr) == (0, "")
+    for mode in ("stream", "latency"):
+        done = run(str(target), mode, *MODES[mode], "--no-wait")
+        assert (done.returncode, done.stderr) == (0, ""), mode
+        assert probe.parse(done.stdout)
+
+
+def test_it_compiles_for_aarch64(tmp_path):
+    compiler = shutil.which("aarch64-linux-gnu-gcc")
+    if not compiler:
+        pytest.skip("there is no aarch64-linux-gnu-gcc (apt install gcc-aarch64-linux-gnu)")
+    target = tmp_path / "arm"
+    words = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
+    subprocess.run([compiler, *words, *C_FILES, "-o", target], check=True)
+    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if not emulator:
+        pytest.skip("it compiles; there is no qemu-aarch64 to run it (apt install qemu-user)")
+    done = subprocess.run([emulator, target, "--self-test"], capture_output=True, text=True)
+    assert done.stdout == "self-test: ok\n", done.stderr
+
+
+def test_the_generic_fallback_is_right_too(tmp_path):
+    target = tmp_path / "generic"
+    words = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-DPROBE_GENERIC", "-pthread"]
+    subprocess.run([*probe._compiler()[0], *words, *C_FILES, "-o", target], check=True)
+    assert run(str(target), "--self-test").stdout == "self-test: ok\n"
+    done = run(str(target), "bandwidth", *MODES["bandwidth"], "--no-wait")
+    assert probe.parse(done.stdout)[0]["stores"] == "ordinary"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no mode is named"),
+        (["sream"], "mode sream: no such choice"),
+        (["stream", "--bogus"], "unknown option --bogus"),
+        (["stream", "extra"], "unknown option extra"),
+        (["stream", "--bytes"], "--bytes needs a value"),
+        (["stream", "--bytes", "-1"], "--bytes -1: not a size"),
+        (["stream", "--bytes", "1e9"], "--bytes 1e9: not a size"),
+        (["stream", "--bytes", "99999999999999999999"], "not a size"),
+        (["stream", "--bytes", "99999999999GiB"], "not a size"),
+        (["stream", "--bytes", "8"], "the least for"),
+        (["stream", "--repeats", "1"], "--repeats 1: not a whole number from 2"),
+        (["stream", "--repeats=0x10"], "not a whole number"),
+        (["stream", "--threads", "9999999999999999999999"], "not a whole number"),
+        (["stream", "--threads", "8000"], "may be used"),
+        (["stream", "--no-wait=1"], "--no-wait takes no value"),
+        (["stream", "--delays", "1"], "--delays is no option of stream"),
+        (["latency", "--threads", "2"], "--threads is no option of latency"),
+        (["latency", "--seconds", "inf"], "not a number of seconds"),
+        (["latency", "--seconds", "0"], "not a number of seconds"),
+        (["latency", "--seconds", "1.2.3"], "not a number of seconds"),
+        (["latency", "--stride", "100"], "not a power of two"),
+        (["latency", "--pages", "2m"], "--pages 2m: no such choice"),
+        (["latency", "--cpus", "0,0"], "not a list of CPUs, each once"),
+        (["latency", "--cpus", "0-"], "not a list of CPUs"),
+        (["latency", "--cpus", "8191"], "CPU 8191 is not among those that may be used"),
+        (["latency", "--memory-node", "1023"], "--memory-node 1023 cannot be used"),
+        (["loaded", "--threads", "1"], "loaded needs 2 threads"),
+        (["loaded", "--delays", "1,,2"], "--delays : not a whole number"),
+        (["bandwidth", "--mixes", "reads,4:1"], "--mixes 4:1: no such mix"),
+        (["core-to-core", "--max-cpus", "1"], "not a whole number from 2"),
+    ],
+)
+def test_bad_arguments_are_refused(program, words, says):
+    done = run(program, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("probe: ") and says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_random_arguments_never_crash_it(program):
+    rng = random.Random(7)
+    options = re.findall(r"^  (--[a-z-]+)", run(program, "--help").stdout, re.MULTILINE)
+    values = ["", "0", "1", "-1", "0-1", ",", "64KiB", "x" * 300, "\x80", "1:1", "reads", "%s%n"]
+    assert len(options) >= 14
+    for _ in range(150):
+        words = [rng.choice([*MODES, "x", ""])]
+        for _ in range(rng.randrange(1, 5)):
+            words.append(rng.choice([*options, *values, f"{rng.choice(options)}={values[3]}"]))
+        done = subprocess.run(
+            [program, *(w.encode("utf-8", "surrogateescape") for w in words)],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=30,
+        )  # fmt: skip
+        assert done.returncode in (0, 2, 3), (words, done.returncode, done.stderr)
+        assert (done.returncode == 0) == (not done.stderr), words
+
+
+def test_too_little_memory_is_said(program):
+    done = run(program, "latency", "--bytes", "100000GiB", "--no-wait", "--stride", "1MiB")
+    assert done.returncode == 3
+    assert "not enough memory" in done.stderr
+
+
+def test_an_empty_pool_of_huge_pages_is_said(program):
+    pool = Path("/proc/sys/vm/nr_hugepages")
+    if not pool.exists() or int(pool.read_text()):
+        pytest.skip("this host has a pool of huge pages")
+    done = run(program, "latency", "--bytes", "4MiB", "--pages", "hugetlb", "--no-wait")
+    assert done.returncode in (3, 5)
+    assert "huge pages" in done.stderr or "hugetlb" in done.stderr
+
+
+# --- the conversation -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_it_waits_to_be_told(program, mode):
+    with Talk(program, mode, *MODES[mode]) as talk:
+        ready = talk.hear()
+        assert (ready["event"], ready["mode"]) == ("ready", mode)
+        assert not select.select([talk.process.stdout], [], [], 0.3)[0], "it did not wait"
+        talk.say("go")
+        record = talk.hear()
+        while record["event"] == "row":
+            record = talk.hear()
+        assert record["event"] == "result"
+        assert talk.process.poll() is None
+        talk.say("quit")
+        assert talk.process.wait(10) == 0
+
+
+def test_the_end_of_its_input_ends_it(program):
+    for told in ("", "quit\n", "go\n"):
+        done = subprocess.run(
+            [program, "stream", *MODES["stream"]], input=told, capture_output=True, text=True,
+            timeout=30,
+        )  # fmt: skip
+        assert done.returncode == 0
+        assert done.stdout.count("\n") == (2 if told == "go\n" else 1)
+
+
+def test_another_word_is_refused(program):
+    done = subprocess.run(
+        [program, "stream", *MODES["stream"]], input="start\n", capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert '"go" was expected on standard input, not "start"' in done.stderr
+
+
+def test_the_time_limit_ends_it(program):
+    with Talk(program, "stream", *MODES["stream"], "--time-limit", "0.4") as talk:
+        assert talk.hear()["event"] == "ready"
+        assert talk.process.wait(20) == 4
+        assert b"time limit" in talk.process.stderr.read()
+
+
+def test_it_dies_with_its_parent(program):
+    script = (
+        "import subprocess, sys, time\n"
+        f"p = subprocess.Popen([{program!r}, 'stream', '--bytes', '1MiB'], "
+        "stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "p.stdout.readline()\nprint(p.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    # A second holder of the pipe: only the signal, not the end of input, can end the probe.
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(200):
+        stat = Path(f"/proc/{child}/stat")
+        try:
+            if placement.parse_stat(stat.read_text()).state in "ZX":
+                return
+        except OSError:
+            return
+        time.sleep(0.02)
+    pytest.fail("the probe outlived its parent")
+
+
+def test_the_placement_that_it_reports_is_that_of_numa_maps(program):
+    if not Path("/proc/self/numa_maps").exists():
+        pytest.skip("this kernel has no numa_maps")
+    with Talk(program, "stream", "--bytes", "8MiB", "--pages", "base") as talk:
+        ready = talk.hear()
+        if ready["buffers"] is None:
+            pytest.skip(f"move_pages: {ready['buffers_reason']}")
+        text = Path(f"/proc/{talk.process.pid}/numa_maps").read_text()
+        largest = max(
+            (m for m in placement.workload_mappings(text)[0]),
+            key=lambda mapping: sum(mapping.bytes_by_node.values()),
+        )
+        assert {str(n): size for n, size in largest.bytes_by_node.items()} == ready["buffers"]
+        assert sum(ready["buffers"].values()) == 3 * 8 << 20
+        assert ready["transparent_huge_bytes"] == 0
+
+
+def test_threads_are_where_they_were_put(program):
+    cpus = sorted(os.sched_getaffinity(0))[::-1][:2]
+    words = ["--cpus", ",".join(map(str, cpus)), *MODES["stream"], "--no-wait"]
+    records = probe.parse(run(program, "stream", *words).stdout)
+    threads = [r for r in records if r["kind"] == "thread" and r["when"] == "result"]
+    assert [t["pinned"] for t in threads] == cpus
+    assert [t["allowed"] for t in threads] == [str(cpu) for cpu in cpus]
+    assert all(t["began_on"] == t["ended_on"] == t["pinned"] for t in threads)
+    records = probe.parse(run(program, "stream", "--pin", "none", *words[2:]).stdout)
+    assert {(r["pinned"], r["allowed"]) for r in records if r["kind"] == "thread"} == {
+        (None, ALLOWED)
+    }
+
+
+# --- the driver -------------------------------------------------------------------------------
+
+
+def test_building_is_done_once(program):
+    folder = Path(program).parent.parent
+    before = os.stat(program).st_mtime_ns
+    assert probe.build(str(folder)) == program
+    assert os.stat(program).st_mtime_ns == before
+    assert [path.name for path in folder.iterdir()] == [Path(program).parent.name]
+    assert [path.name for path in Path(program).parent.iterdir()] == ["probe"]
+
+
+def test_no_compiler_names_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(Fault, match="no C compiler.*apt install gcc.*dnf install gcc"):
+        probe.build(str(tmp_path / "cache"))
+    monkeypatch.setenv("CC", "no-such-cc -m64")
+    with pytest.raises(Fault, match="no-such-cc -m64 .from CC. does not run"):
+        probe.build(str(tmp_path / "cache"))
+
+
+def test_a_failing_compiler_is_quoted(monkeypatch, tmp_path):
+    fake = tmp_path / "badcc"
+    fake.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo bad 1 && exit 0\n'
+        "echo 'x.c:1: fatal error: stdio.h: No such file' >&2; exit 1\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("CC", str(fake))
+    with pytest.raises(Fault, match="stdio.h: No such file.*libc6-dev"):
+        probe.build(str(tmp_path / "cache"))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_compiler_without_march_native_still_builds(monkeypatch, tmp_path):
+    fake = tmp_path / "oldcc"
+    fake.write_text(
+        '#!/bin/sh\nfor w; do case "$w" in *=native) echo "error: unknown $w" >&2; exit 1;; '
+        'esac; done\nexec cc "$@"\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("CC", str(fake))
+    path = probe.build(str(tmp_path / "cache"))
+    assert run(path, "--self-test").returncode == 0
+
+
+def test_it_is_built_from_within_a_zip_file(tmp_path):
+    archive = tmp_path / "agent.zip"
+    package = SOURCE.parent
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("numalab/__init__.py", "")
+        for path in package.rglob("*"):
+            if path.suffix in (".py", ".c", ".h", ".txt"):
+                file.write(path, Path("numalab/agent") / path.relative_to(package))
+    code = (
+        f"import sys; sys.path.insert(0, {str(archive)!r})\n"
+        "from numalab.agent.tools import probe\n"
+        "assert '.zip' in probe.__file__\n"
+        "for name in probe.SOURCES: assert probe._source(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_a_named_probe_is_used_and_checked(program, monkeypatch, tmp_path):
+    assert probe.find({"path": program}) == {"path": program, "version": "1.0"}
+    monkeypatch.setenv("NUMALAB_PROBE", program)
+    assert probe.find({})["path"] == program
+    with pytest.raises(Fault, match="is not numalab's probe"):
+        probe.find({"path": "/bin/true"})
+    with pytest.raises(Fault, match="does not run"):
+        probe.find({"path": str(tmp_path / "none")})
+
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def amd(tmp_path_factory):
+    return topology.read(sysfs_tree.write(tmp_path_factory.mktemp("amd"), sysfs_tree.AMD_8N))
+
+
+def _node(host, number):
+    node = next(n for n in host["nodes"] if n["node"] == number)
+    return node["cpus"], str(number)
+
+
+def test_sizes_follow_the_caches_and_the_memory(amd):
+    cpus, node = _node(amd, 0)
+    caches = probe.last_level_caches(amd, cpus)
+    ready = probe.prepare({"mode": "stream", "array": "4x-llc"}, amd, cpus, node)
+    assert ready["options"]["array"] == 4 * caches
+    assert ready["need_bytes"] == 12 * caches
+    assert ready["notes"] == []
+    everywhere = amd["allowed"]["cpus"]
+    whole = probe.prepare({"mode": "stream"}, amd, everywhere, amd["allowed"]["nodes"])
+    assert whole["options"]["array"] >= 4 * probe.last_level_caches(amd, everywhere)
+
+    small = json.loads(json.dumps(amd))
+    for entry in small["nodes"]:
+        entry["free_bytes"], entry["page_cache_bytes"] = caches, 0
+    tight = probe.prepare({"mode": "stream"}, small, cpus, node)
+    assert tight["need_bytes"] <= 0.8 * caches
+    assert "was not met: the nodes can give" in tight["notes"][0]
+
+    for entry in small["caches"]:
+        entry["size_bytes"] = None
+    blind = probe.prepare({"mode": "bandwidth"}, small, cpus, node)
+    assert "caches are unknown" in blind["notes"][0]
+
+
+def test_only_the_options_of_the_mode_are_kept(amd):
+    cpus, node = _node(amd, 1)
+    everything = {
+        "bytes": "64MiB", "array": "64MiB", "seconds": 0.3, "delays": [0, 9], "mixes": ["1:1"],
+        "repeat": 3, "threads": "half",
+    }  # fmt: skip
+    kept = {
+        mode: set(probe.prepare({**everything, "mode": mode}, amd, cpus, node)["options"])
+        for mode in probe.MODES
+    }
+    shared = {"mode", "threads", "pages"}
+    assert kept["stream"] == shared | {"array", "repeat"}
+    assert kept["latency"] == shared | {"bytes", "seconds"}
+    assert kept["loaded"] == shared | {"bytes", "seconds", "delays"}
+    assert kept["bandwidth"] == shared | {"bytes", "seconds", "mixes"}
+    assert kept["core-to-core"] == {"mode", "seconds", "cpu_count"}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"arrray": 1}, "probe has no option 'arrray'"),
+        ({"mode": "sream"}, "mode 'sream' is not known"),
+        ({"array": "64MB"}, "array '64MB' is not a size"),
+        ({"array": True}, "is not a size"),
+        ({"array": float("nan")}, "is not a size"),
+        ({"array": 12}, "is not a size from 64 KiB"),
+        ({"threads": 0}, "threads 0 is not"),
+        ({"threads": 9999}, "is not a whole number|threads on"),
+        ({"threads": 500}, "500 threads on"),
+        ({"repeat": 1}, "repeat 1 is not"),
+        ({"mode": "latency", "seconds": -1}, "seconds -1 is not"),
+        ({"mode": "latency", "pages": "2m"}, "pages '2m' is not known"),
+        ({"mode": "loaded", "delays": []}, "is not a list"),
+        ({"mode": "loaded", "threads": 1}, "needs 2 threads"),
+        ({"mode": "bandwidth", "mixes": ["4:1"]}, "mixes '4:1' is not known"),
+        ({"mode": "core-to-core", "max_cpus": 1}, "max_cpus 1 is not"),
+    ],
+)
+def test_bad_options_are_refused(amd, options, says):
+    with pytest.raises(Fault, match=says):
+        probe.prepare(options, amd, *_node(amd, 0))
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_what_the_driver_asks_for_is_understood_and_read(program, mode):
+    here = topology.read()
+    asked = {
+        "mode": mode, "array": "1MiB", "bytes": "1MiB", "repeat": 3, "seconds": 0.05,
+        "delays": [0, 200], "mixes": ["1:1", "writes"], "max_cpus": 2,
+    }  # fmt: skip
+    options = probe.prepare(asked, here, ALLOWED, here["allowed"]["nodes"])["options"]
+    assert all(seconds >= 0 for seconds in probe.timing(options).values())
+    for cpus in (ALLOWED, None):
+        words = probe.argv({"path": program}, options, {"cpus": cpus})
+        done = run(*words, "--no-wait")
+        assert done.returncode == 0, done.stderr
+        records = probe.parse(done.stdout)
+        rows = probe.metrics(records)
+        expected = {
+            "stream": ["copy", "scale", "add", "triad"],
+            "latency": ["idle_latency"],
+            "loaded": ["loaded_latency", "loaded_bandwidth"] * 2,
+            "bandwidth": ["bandwidth"] * 2,
+            "core-to-core": ["core_latency"],
+        }[mode]
+        assert [row["metric"] for row in rows] == expected
+        assert all(row["value"] > 0 and row["reason"] is None for row in rows)
+        for sample in probe.samples(records):
+            assert sample["value"] > 0 and sample["t_s"] > 0
+
+
+def test_stream_counts_as_stream_does():
+    ready = {
+        "event": "ready", "schema": 1, "version": "1.0", "mode": "stream", "threads_measuring": 1,
+        "array_bytes": 8000, "repeats": 3, "pages": "auto", "page_bytes": 4096,
+        "transparent_huge_bytes": 0, "buffers": {"0": 24000}, "buffers_reason": None,
+        "buffer_pages": 6, "buffer_pages_asked": 6, "threads": [], "setup_s": 0, "warmup_s": 0,
+    }  # fmt: skip
+    kernels = [
+        {"kernel": name, "bytes": 8000 * arrays, "times_s": [1e-9, 4e-6, 2e-6]}
+        for name, arrays in (("copy", 2), ("scale", 2), ("add", 3), ("triad", 3))
+    ]
+    result = {
+        "event": "result", "mode": "stream", "kernels": kernels, "relative_error": 0,
+        "buffers": {"0": 24000}, "buffers_reason": None, "buffer_pages": 6,
+        "buffer_pages_asked": 6, "threads": [], "measure_s": 1,
+    }  # fmt: skip
+
+    def text():
+        return f"{json.dumps(ready)}\n{json.dumps(result)}\n"
+
+    values = {row["metric"]: row["value"] for row in probe.metrics(probe.parse(text()))}
+    # The first repeat is not counted: 16000 bytes in 2 microseconds are 8 GB/s.
+    assert values == pytest.approx({"copy": 8.0, "scale": 8.0, "add": 12.0, "triad": 12.0})
+    kernels[3]["bytes"] = 16000
+    with pytest.raises(ParseError, match="triad: 16000 bytes are not 3 arrays"):
+        probe.parse(text())
+    kernels[3]["bytes"] = 24000
+    result["relative_error"] = 0.5
+    with pytest.raises(ParseError, match="arrays were wrong"):
+        probe.parse(text())
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_damaged_output_is_refused_or_read(outputs, data):
+    text = data.draw(st.sampled_from(sorted(outputs.values())))
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 40)))
+    new = data.draw(st.text(st.sampled_from('{}[]",:-0123456789.einulNa \n\x00'), max_size=6))
+    try:
+        records = probe.parse(text[:start] + new + text[end:])
+    except ParseError:
+        return
+    for row in probe.metrics(records):
+        assert (row["value"] is None) == (row["reason"] is not None)
+        assert row["value"] is None or 0 < row["value"] < float("inf")
+    probe.samples(records)
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_cut_output_is_refused(outputs, mode):
+    text = outputs[mode]
+    for cut in {0, 1, 50, text.index("\n"), text.index("\n") + 1, len(text) // 2, len(text) - 2}:
+        with pytest.raises(ParseError):
+            probe.parse(text[:cut])
+    for old, new in (
+        ('"event":"ready"', '"event":"set"'),
+        ('"schema":1', '"schema":2'),
+        (f'"mode":"{mode}"', '"mode":"x"'),
+        ('"page_bytes"', '"pages_bytes"'),
+    ):
+        with pytest.raises(ParseError):
+            probe.parse(text.replace(old, new))
+    with pytest.raises(ParseError, match="not JSON"):
+        probe.parse(text.replace(":1,", ":NaN,", 1))
+
+
+def test_a_pair_that_did_not_answer_is_null_with_its_reason(outputs):
+    if "core-to-core" not in outputs:
+        pytest.skip("this needs 2 CPUs")
+    silent = re.sub(r'"samples_ns":\[[^]]*\],"reason":null',
+                    '"samples_ns":[],"reason":"no answer"', outputs["core-to-core"])  # fmt: skip
+    (row,) = probe.metrics(probe.parse(silent))
+    assert (row["value"], row["reason"]) == (None, "no answer")
+    assert row["point"] == f"{int(row['x'])}-{int(row['y'])}"
+
+
+# --- any command ------------------------------------------------------------------------------
+
+
+def test_a_program_is_found_or_what_is_wrong_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain").write_text("x")
+    for words, says in (
+        ([], "no program is named"),
+        (["no-such-program"], "no program named no-such-program on PATH"),
+        (["./gone"], "there is no program ./gone"),
+        (["./plain"], "./plain may not be executed"),
+        (["."], "is a directory"),
+        (["sh", 5], "5 cannot be a word"),
+        ("sh -c true", "no program is named"),
+    ):
+        with pytest.raises(Fault, match=re.escape(says)):
+            command.find({"argv": words})
+    (tmp_path / "plain").chmod(0o755)
+    assert command.find({"argv": ["./plain", "a"]})["path"] == str(tmp_path / "plain")
+
+
+def test_a_command_keeps_its_words_and_environment():
+    asked = {"argv": ["sh", "-c", "true"], "env": {"OMP_NUM_THREADS": 8}, "seconds": 3}
+    options = command.prepare(asked, {}, "0", "0")["options"]
+    found = command.find(options)
+    assert command.argv(found, options, {}) == [found["path"], "-c", "true"]
+    assert command.environment(options, {}) == {"OMP_NUM_THREADS": "8"}
+    assert command.timing(options)["measure_s"] == 3
+    for bad in ({"argw": []}, {"env": [1]}, {"env": {"A=": "1"}}, {"seconds": "x"}):
+        with pytest.raises(Fault):
+            command.prepare({**asked, **bad}, {}, "0", "0")
+
+
+RUSAGE = {
+    "schema": 1, "kind": "rusage", "wall_s": 1.5, "exit_status": 0, "signal": None,
+    "max_rss_bytes": 4096, "max_rss_reason": None, "user_s": 1.0, "system_s": 0.25,
+    "minor_faults": 10, "major_faults": 0, "voluntary_switches": 1, "involuntary_switches": 2,
+}  # fmt: skip
+
+
+def test_what_the_engine_says_of_a_command_is_read():
+    values = {r["metric"]: r for r in command.metrics(command.parse(json.dumps(RUSAGE) + "\n"))}
+    assert values["wall_time"]["value"] == 1.5 and values["wall_time"]["unit"] == "s"
+    assert values["exit_status"]["value"] == 0
+    killed = {**RUSAGE, "exit_status": None, "signal": 9, "max_rss_bytes": None,
+              "max_rss_reason": "it was gone"}  # fmt: skip
+    values = {r["metric"]: r for r in command.metrics(command.parse(json.dumps(killed)))}
+    assert values["exit_status"]["value"] is None
+    assert values["exit_status"]["reason"] == "it was killed by signal 9"
+    assert values["max_rss"]["reason"] == "it was gone"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 2}, {"kind": "x"}, {"wall_s": -1}, {"wall_s": "1"}, {"wall_s": None},
+        {"signal": 9}, {"exit_status": None}, {"minor_faults": 1.5}, {"more": 1},
+        {"user_s": float("nan")}, {"exit_status": True}, {"max_rss_reason": 3},
+    ],
+)  # fmt: skip
+def test_a_strange_record_of_a_command_is_refused(change):
+    with pytest.raises(ParseError):
+        command.parse(json.dumps({**RUSAGE, **change}))
+    for text in ("", "{", "[]", "1", json.dumps(RUSAGE) + "\n" + json.dumps(RUSAGE)):
+        with pytest.raises(ParseError):
+            command.parse(text)
