@@ -123,7 +123,7 @@ class Child:
         self._others = others  # what lived below the agent before
         self.warden = warden
         self.pid = 0
-        self.started = time.monotonic()  # of a gated child: when the gate opened
+        self.started = 0.0  # on the monotonic clock; of a gated child: when the gate opened
         self.ended: Optional[Dict[str, Any]] = None
         self.stdin: Optional[int] = None
         self._orders: Optional[int] = orders
@@ -197,7 +197,7 @@ class Child:
         if "error" in report:
             raise Fault(f"{self.argv[0]} cannot be started: {report['error']}", "is it installed?")
         if "pid" in report:
-            self.pid = report["pid"]
+            self.pid, self.started = report["pid"], report["began"]
         if "usage" in report:
             self.ended = self._rusage(report["ended"] - self.started, report)
         if "left" in report:
@@ -328,7 +328,6 @@ def start(
     try:
         if not child._report(60.0):
             raise Fault(f"{argv[0]} cannot be started: its warden said nothing")
-        child.started = time.monotonic()
     except Fault:
         child.end()
         raise
@@ -360,12 +359,13 @@ def _watch(
             os.write(descriptor, b"1000")
             os.close(descriptor)
 
+    began = time.monotonic()
     try:
         program = subprocess.Popen(words, start_new_session=True, preexec_fn=before_exec, **popen)
     except (OSError, subprocess.SubprocessError) as error:
         say({"error": getattr(error, "strerror", None) or str(error)})
         os._exit(0)
-    say({"pid": program.pid})
+    say({"pid": program.pid, "began": began})
     for name in ("stdin", "stdout", "stderr"):
         os.close(popen[name])
 
