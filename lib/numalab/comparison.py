@@ -25,6 +25,7 @@ _SCHEMA = {
     "rank": pl.String,
     "cell_a": pl.String,
     "cell_b": pl.String,
+    "source": pl.String,
     "metric": pl.String,
     "point": pl.String,
     "unit": pl.String,
@@ -52,7 +53,7 @@ def compare(
 
     Cells are matched by id; what is left over by binding and rank (``nearest`` and ``farthest``
     by SLIT distance), all cells of one kind being pooled, so that hosts of different shape can be
-    compared. Columns: binding, rank, cell_a, cell_b (several ids where pooled), metric, point,
+    compared. Columns: binding, rank, cell_a, cell_b (several ids where pooled), source, metric, point,
     unit, tool_a, tool_b, ``n_a``, ``n_b`` values used, ``a`` and ``b`` their geometric means (the
     median where a value is 0 or less), ``ratio`` b / a with its 95 % interval ``low``, ``high``
     (Welch's t interval on the logarithms: Welch, Biometrika 34, 1947), ``decision`` as
@@ -235,6 +236,7 @@ def _row(
     row: dict[str, Any] = {
         "binding": shown.binding,
         "rank": shown.rank or None,
+        "source": source,
         "metric": metric,
         "point": point,
         "unit": shown.unit,
