@@ -158,9 +158,9 @@ def test_stream_threads_environment_and_the_size_rule():
     assert driver.last_level_caches({**TOPOLOGY, "caches": []}, "0") is None
     setup = {"kind": "setup", "array_bytes": 80_000_000}
     valid = {"kind": "validation", "value": True}
-    assert driver.check_size([setup, valid], 20_000_000) == []
-    assert "3.8×" in driver.check_size([setup, valid], 21_000_000)[0]
-    assert "unknown" in driver.check_size([setup, valid], None)[0]
+    assert driver.doubts([setup, valid], {"cache_bytes": 20_000_000}) == []
+    assert "3.8×" in driver.doubts([setup, valid], {"cache_bytes": 21_000_000})[0]
+    assert "unknown" in driver.doubts([setup, valid], {})[0]
     for bad in ({"threads": 0}, {"size": 3}):
         with pytest.raises(Fault):
             driver.prepare(bad, TOPOLOGY, "0-1", "0")

@@ -240,9 +240,11 @@ def _rules(
             yield f"{len(blocks)} blocks decide nothing (6 or more do)"
         if not any(cell["role"] == "control" for cell in plan["cells"]):
             yield "there is no A/A control"
-    notes = Counter(n for cell in plan["cells"] for n in cell["notes"] if "not met" in n)
+    noted = [*(n for cell in plan["cells"] for n in cell["notes"])]
+    noted += [warning for record in records for warning in record["warnings"]]
+    notes = Counter(note for note in noted if "not met" in note or "not validated" in note)
     for note, count in notes.items():
-        yield note if count == 1 else f"{note} ({count} cells)"
+        yield note if count == 1 else f"{note} ({count} times)"
     if host["after"] is None and manifest["status"] == "complete":
         yield "the host's state after the run was not recorded"
     if host["after"] is not None:
@@ -254,11 +256,19 @@ def _rules(
 def _suspicious(
     measurements: pl.DataFrame, plan: dict[str, Any], host: dict[str, Any]
 ) -> Iterator[str]:
-    """Warn where remote memory looks faster than local memory beyond the interval."""
+    """Warn where DRAM looks faster than its modules, or remote memory than local memory."""
     if host["emulated"] or measurements.is_empty():
         return
     from numalab import statistics
 
+    peak = (host["before"].get("dram.peak_gb_s") or {}).get("value") or float("inf")
+    for row in measurements.filter(
+        (pl.col("source") == "tool") & (pl.col("unit") == "GB/s") & (pl.col("value") > peak)
+    ).to_dicts():
+        yield (
+            f"trial {row['trial']} ({row['cell']}): {row['metric']} is {row['value']:.1f} GB/s, "
+            f"the memory modules allow {peak} GB/s: it was a cache that was measured"
+        )
     speeds = {
         name: measure["better"]
         for name, measure in plan["request"].get("measure", {}).items()

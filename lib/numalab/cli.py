@@ -99,6 +99,9 @@ Bindings = Annotated[
 Blocks = Annotated[int | None, typer.Option(min=1, help="Instead of the profile's.")]
 Seed = Annotated[int | None, typer.Option(help="Of the order of trials; drawn if not given.")]
 ToolName = Annotated[str | None, typer.Option("--tool", help="The one tool to measure with.")]
+TimeLimit = Annotated[
+    float | None, typer.Option(min=0.001, help="Seconds a trial may take; else 10 × the planned.")
+]
 Options = Annotated[
     list[str] | None, typer.Option("--set", help="An option of the tool: key=value.")
 ]
@@ -115,6 +118,7 @@ def plan(
     seed: Seed = None,
     tool: ToolName = None,
     option: Options = None,
+    time_limit: TimeLimit = None,
     request_only: Annotated[
         bool, typer.Option("--request", help="Print the request, for an agent on another host.")
     ] = False,
@@ -125,7 +129,7 @@ def plan(
     from numalab.agent import plan as planning
 
     request = _request(
-        experiment, program, profile, host_name, binding, blocks, seed, tool, option, True
+        experiment, program, profile, host_name, binding, blocks, seed, tool, option, time_limit
     )
     if request_only:
         _print_json(request)
@@ -151,6 +155,7 @@ def run(
     seed: Seed = None,
     tool: ToolName = None,
     option: Options = None,
+    time_limit: TimeLimit = None,
     collect: Annotated[
         bool, typer.Option("--collectors/--no-collectors", help="Counters beside the tool.")
     ] = True,
@@ -179,18 +184,19 @@ def run(
         session.resume(resume, settings)
         return
     if every:
-        if any(item is not None for item in (binding, blocks, tool, option, program)):
-            raise Fault("--all takes no -b, --blocks, --tool, --set and no program", None)
+        if any(item is not None for item in (binding, blocks, tool, option, program, time_limit)):
+            raise Fault("--all takes no -b, --blocks, --tool, --set, --time-limit, no program")
         session.run_all(profile, host_name or platform.node(), seed, settings, collect)
         return
     assert experiment is not None
     session.run(
         _request(
-            experiment, program, profile, host_name, binding, blocks, seed, tool, option, collect
+            experiment, program, profile, host_name, binding, blocks, seed, tool, option,
+            time_limit, collect,
         ),
         _load(experiment),
         settings,
-    )
+    )  # fmt: skip
 
 
 def _load(name: str) -> Any:
@@ -209,7 +215,8 @@ def _request(
     seed: int | None,
     tool: str | None,
     option: list[str] | None,
-    collect: bool,
+    time_limit: float | None,
+    collect: bool = True,
 ) -> dict[str, Any]:
     loaded = _load(name)
     options = dict(_key_value(text) for text in option or [])
@@ -230,6 +237,7 @@ def _request(
         tool=tool,
         options=options,
         collectors=None if collect else False,
+        time_limit_s=time_limit,
     )
 
 

@@ -53,9 +53,10 @@ def compare(
 
     Cells are matched by id; what is left over by binding and rank (``nearest`` and ``farthest``
     by SLIT distance), all cells of one kind being pooled, so that hosts of different shape can be
-    compared. Columns: binding, rank, cell_a, cell_b (several ids where pooled), source, metric, point,
-    unit, tool_a, tool_b, ``n_a``, ``n_b`` values used, ``a`` and ``b`` their geometric means (the
-    median where a value is 0 or less), ``ratio`` b / a with its 95 % interval ``low``, ``high``
+    compared. Columns: binding, rank, cell_a, cell_b (several ids where pooled), source, metric,
+    point, unit, tool_a, tool_b, ``n_a``, ``n_b`` values used, ``a`` and ``b`` their geometric
+    means (the median where a value is 0 or less), ``ratio`` b / a with its 95 % interval ``low``,
+    ``high``
     (Welch's t interval on the logarithms: Welch, Biometrika 34, 1947), ``decision`` as
     ``statistics.effect`` gives it with the hull of the two A/A controls and their inverses, and
     ``reason`` where there is no ratio: another tool, another unit, a missing cell, an emulated

@@ -108,6 +108,7 @@ class Experiment(_Strict):
         tool: str | None = None,
         options: dict[str, Any] | None = None,
         collectors: bool | None = None,
+        time_limit_s: float | None = None,
     ) -> dict[str, Any]:
         """Return the request that the agent on the host turns into a plan (JSON-able).
 
@@ -138,7 +139,7 @@ class Experiment(_Strict):
             "measure": {name: measure.model_dump() for name, measure in self.measure.items()},
             "collectors": self.collectors if collectors is None else collectors,
             "changes": dict(self.changes),
-            "time_limit_s": chosen.time_limit_s,
+            "time_limit_s": time_limit_s or chosen.time_limit_s,
         }
 
 

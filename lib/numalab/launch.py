@@ -82,7 +82,11 @@ def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
         text=True,
         errors="replace",
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "NUMALAB_SOURCE_COMMIT": _source_commit(),
+        },
     )
     last: Event = {}
     interrupted = False
@@ -120,6 +124,18 @@ def _events(agent: subprocess.Popen[str]) -> Iterator[Event]:
         except ValueError:
             raise Fault(f"the agent printed {line.strip()!r}, which is no progress event") from None
         yield event
+
+
+def _source_commit() -> str:
+    """The commit of this checkout, with "-dirty" where files differ; "" outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _why(said: str, code: int) -> str:

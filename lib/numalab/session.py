@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +151,7 @@ def _progress(settings: Settings, trials: int) -> Iterator[Any]:
     elif sys.stdout.isatty():
         yield from _bar(trials)
     else:
-        yield _Lines()
+        yield from _lines()
 
 
 def _bar(trials: int) -> Iterator[Any]:
@@ -158,34 +160,53 @@ def _bar(trials: int) -> Iterator[Any]:
     columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
     with Progress(*columns, transient=True) as progress:
         task = progress.add_task("", total=trials, said="starting")
+        worries = _Worries(lambda line: progress.console.print(line, markup=False))
 
         def show(event: launch.Event) -> None:
+            worries(event)
             if event["event"] == "trial":
                 progress.update(task, completed=event["trial"], said=_said(event))
-            elif event["event"] == "warning":
-                progress.console.print(f"  ⚠ {event['text']}", markup=False)
-            if event["event"] == "trial" and event["grade"] == "error":
-                progress.console.print(f"  ✗ {_failure(event)}", markup=False)
 
         yield show
+        worries.count()
 
 
-class _Lines:
-    """Progress for a log file: one line a block, and every warning and error."""
+def _lines() -> Iterator[Any]:
+    """Progress for a log file: one line a block, besides warnings and errors."""
+    worries = _Worries(lambda line: print(line, flush=True))
+    blocks: set[int] = set()
 
-    def __init__(self) -> None:
-        self.block: int | None = None
+    def show(event: launch.Event) -> None:
+        worries(event)
+        if event["event"] == "trial" and event["block"] not in blocks:
+            blocks.add(event["block"])
+            print(f"  {event['trial']}/{event['of']}  {_said(event)}", flush=True)
+
+    yield show
+    worries.count()
+
+
+class _Worries:
+    """Prints errors, and of warnings that differ in their numbers only the first."""
+
+    def __init__(self, put: Callable[[str], None]) -> None:
+        self.put = put
+        self.kinds: Counter[str] = Counter()
 
     def __call__(self, event: launch.Event) -> None:
+        if event["event"] == "trial" and event["grade"] == "error":
+            self.put(f"  ✗ {_failure(event)}")
         if event["event"] == "warning":
-            print(f"  ⚠ {event['text']}", flush=True)
-        if event["event"] != "trial":
-            return
-        if event["grade"] == "error":
-            print(f"  ✗ {_failure(event)}", flush=True)
-        if event["block"] != self.block:
-            self.block = event["block"]
-            print(f"  {event['trial']}/{event['of']}  {_said(event)}", flush=True)
+            kind = re.sub(r"\(.*?\)|[\d.]+", "", event["text"].partition("): ")[2] or event["text"])
+            self.kinds[kind] += 1
+            if self.kinds[kind] == 1:
+                self.put(f"  ⚠ {event['text']}")
+
+    def count(self) -> None:
+        """Say how many warnings were like one that was shown."""
+        more = sum(count - 1 for count in self.kinds.values())
+        if more:
+            self.put(f"  ⚠ {more} more warnings like these: the journal holds them")
 
 
 def _failure(event: launch.Event) -> str:

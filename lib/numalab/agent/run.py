@@ -174,7 +174,7 @@ class _Run:
                 "ended": None,
                 "status": "running",
                 "agent_version": VERSION,
-                "source_commit": os.environ.get("NUMALAB_SOURCE_COMMIT"),
+                "source_commit": os.environ.get("NUMALAB_SOURCE_COMMIT") or None,
                 "tools": {self.plan["tool"]["name"]: self.plan["tool"]["version"]},
                 "plan": self.plan,
                 "changes": [],

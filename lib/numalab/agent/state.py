@@ -12,6 +12,7 @@ import re
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from .dmi import dram_peak
 from .topology import from_mask, meminfo_bytes, node_cpus
 
 _CPU = "sys/devices/system/cpu"
@@ -57,6 +58,7 @@ def read(root: str = "/") -> Dict[str, Entry]:
     """
     root = os.fspath(root).rstrip("/")  # "" is this machine: reasons then name plain paths
     state = {name: _file(root, path) for name, path in _FILES.items()}
+    state["dram.peak_gb_s"] = dram_peak(root)
     for name in ("cpu.isolated", "cpu.nohz_full"):
         if state[name]["value"] in ("", "(null)"):
             state[name] = _known("none")

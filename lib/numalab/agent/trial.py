@@ -386,7 +386,10 @@ class _Trial:
             path = self.stderr if kind == "stderr" else self.stdout
             text = path.read_bytes().decode("utf-8", errors="replace")
         try:
-            return driver.metrics(driver.parse(text))
+            records = driver.parse(text)
+            if hasattr(driver, "doubts"):
+                self.warnings += driver.doubts(records, self.cell["options"])
+            return driver.metrics(records)
         except Fault as fault:
             if self.failure is None:
                 self.failure = str(fault)

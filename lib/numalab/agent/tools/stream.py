@@ -187,7 +187,8 @@ def _kernel(line: Line, match: re.Match[str]) -> Record:
 
 # Driver
 
-_OPTIONS = {"path", "threads"}
+_COMPILED_IN = {"mode", "array", "repeat"}  # the probe's options for the same measurement
+_OPTIONS = {"path", "threads"} | _COMPILED_IN
 _SECONDS = 20.0  # a usual build takes 5 to 30 s; only the plan's estimate hangs on it
 
 
@@ -225,22 +226,25 @@ def prepare(
     """Return the resolved options; Fault for a bad one.
 
     The arrays' size is compiled in and known only from the output: ``need_bytes`` is what the
-    run rules ask for (three arrays of four times the caches), and check_size judges the result.
+    run rules ask for (three arrays of four times the caches), and doubts judges the result.
     """
     unknown = set(options) - _OPTIONS
     if unknown:
         raise Fault(f"stream has no option {sorted(unknown)[0]!r}", "known: path, threads")
+    if options.get("mode", "stream") != "stream":
+        raise Fault(f"STREAM cannot measure {options['mode']!r}", "it has the mode stream only")
     count = len(cpulist.parse(cpus)) or int(topology.get("threads") or 1)
     threads = options.get("threads", "all")
     threads = count if threads == "all" else threads
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 65536:
         raise Fault(f"threads {threads!r} is not a number of threads", "write a number, or all")
     caches = last_level_caches(topology, cpus)
-    notes = ["the size of the arrays is compiled into the program; it is judged after the run"]
+    notes = ["the arrays' size and the repeats are compiled into the program: judged after the run"]
     if caches is None:
         notes.append("the last-level caches are unknown: STREAM's rule (4×) cannot be checked")
     need = 3 * 4 * (caches or 0) or 3 * 80_000_000
-    resolved = {**options, "threads": threads, "cache_bytes": caches}
+    own = {name: options[name] for name in options if name not in _COMPILED_IN}
+    resolved = {**own, "threads": threads, "cache_bytes": caches}
     return {"options": resolved, "need_bytes": need, "notes": notes}
 
 
@@ -257,8 +261,9 @@ def last_level_caches(topology: Dict[str, Any], cpus: str) -> Optional[int]:
     return sum(cache["size_bytes"] for cache in used)
 
 
-def check_size(records: List[Record], cache_bytes: Optional[int]) -> List[str]:
-    """Return the warnings about the run rules: arrays below four times the caches, not valid."""
+def doubts(records: List[Record], options: Dict[str, Any]) -> List[str]:
+    """Return what the run rules would say: arrays below four times the caches, not validated."""
+    cache_bytes = options.get("cache_bytes")
     setup = next(record for record in records if record["kind"] == "setup")
     size, out = setup["array_bytes"], []
     if size is None or not cache_bytes:
