@@ -16,7 +16,13 @@ from numalab import claims, home, results, runs, statistics
 from numalab.charts import reference, tables
 from numalab.notebook import Text, View, machine
 
-SECTIONS = ("host", "latency", "stream", "core-to-core", "sysbench-cpu", "command")
+# Of all that a host record holds, what a reader of the article looks for; the rest is in host.json.
+SETTINGS = (
+    "cpu.driver", "cpu.governor", "cpu.isolated", "cpu.microcode", "cpu.smt", "cpu.turbo",
+    "dmi.bios_version", "dmi.product", "dram.peak_gb_s", "kernel.cmdline",
+    "kernel.numa_balancing", "kernel.release", "numa.mode", "os.release",
+    "thp.enabled", "virt.hypervisor", "vm.lru_gen", "vm.swappiness", "vm.zone_reclaim_mode",
+)  # fmt: skip
 
 
 class Article:
@@ -43,8 +49,9 @@ class Article:
         trials = sum(len(run.plan["order"]) for run in self.runs)
         names = self.hosts()
         lines = [
-            f"{len(self.runs)} experiments, {trials} trials in randomised blocks, on "
-            f"{_listed(names)}. Each trial's placement was proven while it ran, or it says why not."
+            f"{_count(len(self.runs), 'experiment')}, {_count(trials, 'trial')} in randomised "
+            f"blocks, on {_listed(names)}. Each trial's placement was proven while it ran, or it "
+            "says why not."
         ]
         for view in self.views:
             lines += self._finding(view)
@@ -100,8 +107,8 @@ class Article:
         return View(self._any(self.hosts()[0])).nodes()
 
     def settings(self) -> Text:
-        """Return the settings of the first host that bear on a measurement."""
-        return View(self._any(self.hosts()[0])).state()
+        """Return the settings of the first host that bear most on a measurement."""
+        return View(self._any(self.hosts()[0])).state(*SETTINGS)
 
     def show(self, experiment: str, method: str, *arguments: str) -> Any:
         """Return what an experiment's notebook shows; of several hosts one after the other."""
@@ -169,20 +176,11 @@ class Article:
     def published_table(self) -> Text:
         """Return the published figures that stand beside ours, with their doubts."""
         rows = published().filter(pl.col("experiment").is_in(["idle-latency", "stream"]))
-        return Text(
-            tables.markdown(
-                rows.with_columns(pl.col("note").fill_null("")),
-                {
-                    "machine": "cpu",
-                    "experiment": "experiment",
-                    "binding": "binding",
-                    "value": "value",
-                    "unit": "unit",
-                    "quality": "quality",
-                    "note": "note",
-                },
-            )
-        )
+        heads = {"machine": "cpu", "experiment": "experiment", "binding": "binding"}
+        heads |= {"value": "value", "unit": "unit", "quality": "quality"}
+        notes = rows.filter(pl.col("note").is_not_null()).unique(["cpu", "note"], keep="first")
+        doubts = [f"\n- {row['cpu']}: {row['note']}" for row in notes.to_dicts()]
+        return Text(tables.markdown(rows, heads) + "".join(doubts))
 
     def methods(self) -> Text:
         """Return the tools, versions, sizes, seeds and blocks of every run."""
@@ -228,6 +226,10 @@ def published() -> pl.DataFrame:
     """Return data/reference/published.csv: the published machines' figures and their doubts."""
     path = home.root() / "data" / "reference" / "published.csv"
     return pl.read_csv(path, infer_schema_length=None)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -89,9 +89,8 @@ class View:
         ]
         if run.host["emulated"]:
             lines += ["", f"**Emulated host** ({run.host['emulated_why']}): timings mean nothing."]
-        lines += [
-            f"- not measured: {item['binding']}: {item['reason']}" for item in run.plan["skipped"]
-        ]
+        skipped = planning.skipped_lines(run.plan)
+        lines += ["", *(f"- not measured: {line}" for line in skipped)] if skipped else []
         return Text("\n".join(lines))
 
     def plan(self) -> Text:
@@ -129,18 +128,23 @@ class View:
         ]
         return Text(tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}))
 
-    def state(self) -> Text:
-        """Return the host's settings before the run, and what changed until after it."""
+    def state(self, *names: str) -> Text:
+        """Return settings before the run (all, or those named), and what changed until after it."""
         from numalab.agent import state as states
 
         before, after = self.run.host["before"], self.run.host["after"]
         rows = [
             {
                 "setting": name,
-                "value": _short(entry["value"]) if entry["reason"] is None else entry["reason"],
+                "value": f"unknown: {entry['reason']}"
+                if entry["value"] is None
+                else _short(entry["value"]),
             }
             for name, entry in sorted(before.items())
+            if not names or name in names
         ]
+        if not rows:
+            return Text("The settings of this host were not recorded.")
         text = tables.markdown(pl.DataFrame(rows), {"setting": "setting", "value": "value"})
         changed = states.compare(before, after) if after else []
         return Text(text + "".join(f"\n- changed during the run: {line}" for line in changed))
@@ -199,7 +203,10 @@ class View:
         rows = self._rows(metric)
         if isinstance(rows, Text):
             return rows
-        return self._marked(curves.scaling(rows.filter(pl.col("binding") == "local")))
+        local = rows.filter((pl.col("binding") == "local") & (pl.col("role") != "control"))
+        if local["threads"].n_unique() < 2:
+            return Text("This run measured one number of threads: there is no curve to draw.")
+        return self._marked(curves.scaling(local))
 
     def order(self, metric: str, point: str = "") -> Shown:
         """Draw a metric in the order of the trials: drift shows as a slope."""
@@ -276,7 +283,8 @@ def _count(run: runs.Run) -> str:
 
     grades = [record["grade"] for record in read(run.folder / "journal.ndjson")]
     said = [f"{grades.count(g)} {g}" for g in ("verified", "unverified", "error") if g in grades]
-    return f"{len(grades)} trials" + (f": {', '.join(said)}" if said else "")
+    many = "1 trial" if len(grades) == 1 else f"{len(grades)} trials"
+    return many + (f": {', '.join(said)}" if said else "")
 
 
 def _policy(cell: dict[str, Any]) -> str:
@@ -293,12 +301,14 @@ def _expects(cell: dict[str, Any]) -> str:
     return f"even over {memory['nodes']} ± {memory['within_points']} points"
 
 
-def _gib(value: int | None) -> str:
-    return "unknown" if value is None else tables.number(value / 2**30)
+def _gib(value: int | None) -> float | None:
+    return None if value is None else value / 2**30
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    if isinstance(value, dict):
+        value = [f"{key}: {_short(entry)}" for key, entry in value.items()]
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 80 else text[:77] + "…"
 
 

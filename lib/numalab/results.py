@@ -19,6 +19,8 @@ _DECISIONS = {
     statistics.CONTROL: "A/A control: what chance alone does here",
 }
 
+_MOST_ALIKE = 4  # warnings of one kind about one metric; more are counted
+
 
 def points(run: Run, metric: str) -> list[str]:
     """Return the points a metric was measured at, in the order of their x; [""] for a scalar."""
@@ -225,9 +227,13 @@ def confidence(run: Run) -> str:
                     f"over {control.n} blocks: what differs by less is not distinguishable"
                 )
     warnings = statistics.warnings(run.measurements.filter(pl.col("source") == "tool"), metrics)
-    for row in warnings.iter_rows(named=True):
-        label = run.cells[row["cell"]]["label"] + ": " if row["cell"] else ""
-        parts.append(f"- {label}{title(row['metric'], row['point'])}: {row['text']}")
+    for (metric, kind), group in warnings.group_by("metric", "kind", maintain_order=True):
+        for row in group.head(_MOST_ALIKE).iter_rows(named=True):
+            label = run.cells[row["cell"]]["label"] + ": " if row["cell"] else ""
+            parts.append(f"- {label}{title(row['metric'], row['point'])}: {row['text']}")
+        if group.height > _MOST_ALIKE:
+            more = group.height - _MOST_ALIKE
+            parts.append(f"- {title(metric)}: {more} more warnings of this kind ({kind})")
     for cell, records in _by_cell(run):
         for record in records:
             if record["grade"] == "error":

@@ -140,7 +140,8 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
 def _grades(end: launch.Event) -> str:
     total = end["verified"] + end["unverified"] + end["error"]
     graded = [f"{end[g]} {g}" for g in ("verified", "unverified", "error") if end[g]]
-    return f"{total} trials: {', '.join(graded) or 'nothing was measured'}"
+    many = "1 trial" if total == 1 else f"{total} trials"
+    return f"{many}: {', '.join(graded) or 'nothing was measured'}"
 
 
 @contextmanager

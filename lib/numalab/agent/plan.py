@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import SCHEMA, bindings, cpulist, tools
 from .errors import Fault
+from .paths import published
 
 Cell = Dict[str, Any]
 Plan = Dict[str, Any]
@@ -272,7 +273,8 @@ def _prepare_with_a_tool(
             passed.append(fault)
             continue
         why = "; ".join(fault.what for fault in passed) or None
-        return {**found, "name": name, "why": why}, own, maker.skipped
+        record = {**found, "path": published(found["path"]), "name": name, "why": why}
+        return record, own, maker.skipped
     if len(passed) == 1:
         raise passed[0]
     raise Fault(

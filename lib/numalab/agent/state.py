@@ -59,6 +59,7 @@ def read(root: str = "/") -> Dict[str, Entry]:
     root = os.fspath(root).rstrip("/")  # "" is this machine: reasons then name plain paths
     state = {name: _file(root, path) for name, path in _FILES.items()}
     state["dram.peak_gb_s"] = dram_peak(root)
+    state["kernel.cmdline"] = _kernel_words(state["kernel.cmdline"])
     for name in ("cpu.isolated", "cpu.nohz_full"):
         if state[name]["value"] in ("", "(null)"):
             state[name] = _known("none")
@@ -297,6 +298,14 @@ def _mode(root: str, counted: Entry, hypervisor: Optional[str]) -> Entry:
     return {**_known(mode), "inferred": "from the nodes per package; the setting is not shown"}
 
 
+def _kernel_words(cmdline: Entry) -> Entry:
+    """The kernel's own words: what follows "--", and which program is init, is not its business."""
+    if cmdline["value"] is None:
+        return cmdline
+    words = cmdline["value"].split(" -- ")[0].split()
+    return _known(" ".join(word for word in words if not re.match(r"(rd)?init=", word)))
+
+
 def _system(root: str) -> Dict[str, Entry]:
     text, reason = _text(f"{root}/etc/os-release")
     if text is None:
@@ -309,7 +318,7 @@ def _limits(root: str) -> Dict[str, Entry]:
     """The cpuset, cgroup and CPU quota of this process."""
     status, why = _text(f"{root}/proc/self/status")
     lists = dict(re.findall(r"^(Cpus|Mems)_allowed_list:[ \t]*(\S*)", status or "", re.M))
-    cgroup, reason = _text(f"{root}/proc/self/cgroup")
+    cgroup, _ = _text(f"{root}/proc/self/cgroup")
     unified = re.search(r"^0::(\S*)", cgroup or "", re.M)
     quota = _unknown("no unified (version 2) cgroup")
     if unified:
@@ -317,7 +326,6 @@ def _limits(root: str) -> Dict[str, Entry]:
     missing = _unknown(why or "no Cpus_allowed_list in /proc/self/status")
     return {
         "cgroup.cpu_max": quota,
-        "cgroup.self": {"value": cgroup, "reason": reason},
         "cpuset.cpus": _known(lists["Cpus"]) if "Cpus" in lists else missing,
         "cpuset.mems": _known(lists["Mems"]) if "Mems" in lists else missing,
     }

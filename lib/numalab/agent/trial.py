@@ -25,6 +25,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from . import SCHEMA, bindings, collectors, journal, placement, process
 from . import topology as topology_module
 from .errors import Fault
+from .paths import published
 
 OUTPUT_LIMIT_BYTES = 64 << 20  # of one stream of one trial: a tool gone wild must not fill the disk
 _POLL_S = 0.02
@@ -360,7 +361,7 @@ class _Trial:
             "ended": _stamp(datetime.now(timezone.utc)),
             "grade": grade,
             "reason": reason,
-            "argv": self.argv,
+            "argv": [published(word) for word in self.argv],
             "exit_status": ended["exit_status"] if ended else None,
             "signal": ended["signal"] if ended else None,
             "times": self._times(),

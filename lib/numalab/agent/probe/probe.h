@@ -131,7 +131,7 @@ struct chase {
 void chase_build(struct chase *chase, struct team *team, const struct buffer *buffer,
                  size_t stride);
 bool chase_warm(struct chase *chase, struct team *team); /* true: the caches were flushed */
-double chase_time(struct chase *chase, size_t steps);    /* seconds */
+double chase_time(struct chase *chase, size_t steps);    /* seconds of the thread's time */
 size_t chase_steps(struct chase *chase, double seconds); /* a number that takes so long */
 
 /* --- traffic.c */
