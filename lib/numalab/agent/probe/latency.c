@@ -10,22 +10,12 @@
 
 #include "arch.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
 enum { BATCH = 32 };
 static const double SAMPLE_S = 0.1;  /* least length of a sample */
 static const double ROUND_LIMIT_S = 1.0; /* of warming up by going round the whole cycle */
-
-struct build {
-    struct chase *chase;
-    struct team *team;
-    uint32_t *successors;
-    int parts;
-    bool flushed;
-};
 
 static void **place(const struct chase *chase, size_t line) {
     return (void **)(void *)(chase->base + line * chase->stride);
@@ -36,35 +26,23 @@ static uint64_t xorshift(uint64_t *state) { /* xorshift64*, Vigna 2016 */
     return *state * 2685821657736338717u;
 }
 
-/* Only threads on the first one's node touch: a kernel that places by first touch must put the
- * buffer where the measuring thread would have put it. */
-static int helpers(struct team *team) {
-    int count = 1;
-    while (count < team->size && team->workers[count].node == team->workers[0].node)
-        count++;
-    return count;
-}
-
-static void first_touch(void *context, int index) {
-    struct build *b = context;
-    size_t total = b->chase->lines * b->chase->stride;
-    if (index < b->parts)
-        touch(b->chase->base + part_start(total, index, b->parts, page_size()),
-              b->chase->base + part_start(total, index + 1, b->parts, page_size()));
-}
-
-/* Part k of n links the lines k, k + n, k + 2n … to a cycle; the parts are joined later. */
-static void link_part(void *context, int index) {
-    struct build *b = context;
-    size_t parts = (size_t)b->parts, k = (size_t)index;
-    if (index >= b->parts)
-        return;
-    size_t count = (b->chase->lines - k + parts - 1) / parts;
-    uint32_t *next = b->successors + part_start(b->chase->lines, index, b->parts, 1);
-    uint64_t state = 0x9e3779b97f4a7c15u + k;
-    for (size_t i = 0; i < count; i++)
+/* Done by the measuring thread alone. Helpers would place pages elsewhere where placement is by
+ * first touch, and would drive others' work onto this thread's CPU. */
+void chase_build(struct chase *chase, const struct buffer *buffer, size_t stride) {
+    size_t lines = buffer->bytes / stride;
+    *chase = (struct chase){.base = buffer->base, .lines = lines, .stride = stride,
+                            .position = buffer->base};
+    if (lines > UINT32_MAX)
+        die(EXIT_ARGUMENTS, "--bytes %zu: more than 2^32 places to chase; use a larger --stride",
+            buffer->bytes);
+    touch(buffer->base, buffer->base + buffer->bytes);
+    struct buffer index;
+    buffer_map(&index, lines * sizeof(uint32_t), PAGES_AUTO, -1);
+    uint32_t *next = (uint32_t *)(void *)index.base;
+    uint64_t state = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < lines; i++)
         next[i] = (uint32_t)i;
-    for (size_t i = count - 1; i > 0;) {
+    for (size_t i = lines - 1; i > 0;) { /* numbers are drawn ahead, so that swaps need not wait */
         size_t drawn[BATCH], n = i < BATCH ? i : BATCH;
         for (size_t d = 0; d < n; d++) {
             drawn[d] = (size_t)(((xorshift(&state) >> 32) * (uint64_t)(i - d)) >> 32);
@@ -76,33 +54,9 @@ static void link_part(void *context, int index) {
             next[drawn[d]] = held;
         }
     }
-    for (size_t i = 0; i < count; i++)
-        *place(b->chase, i * parts + k) = place(b->chase, next[i] * parts + k);
-}
-
-void chase_build(struct chase *chase, struct team *team, const struct buffer *buffer,
-                 size_t stride) {
-    *chase = (struct chase){.base = buffer->base, .lines = buffer->bytes / stride,
-                            .stride = stride};
-    if (chase->lines > UINT32_MAX)
-        die(EXIT_ARGUMENTS, "--bytes %zu: more than 2^32 places to chase; use a larger --stride",
-            buffer->bytes);
-    size_t index_bytes = chase->lines * sizeof(uint32_t);
-    struct buffer index;
-    buffer_map(&index, index_bytes, PAGES_AUTO, -1);
-    struct build b = {.chase = chase, .team = team, .parts = helpers(team)};
-    b.successors = (uint32_t *)(void *)index.base;
-    if (chase->lines < 64 * (size_t)b.parts)
-        b.parts = 1;
-    team_run(team, first_touch, &b);
-    team_run(team, link_part, &b);
-    for (int k = 1; k < b.parts; k++) { /* exchanging two successors joins two cycles */
-        void *held = *place(chase, 0);
-        *place(chase, 0) = *place(chase, (size_t)k);
-        *place(chase, (size_t)k) = held;
-    }
-    munmap(index.base, index_bytes);
-    chase->position = chase->base;
+    for (size_t i = 0; i < lines; i++)
+        *place(chase, i) = place(chase, next[i]);
+    munmap(index.base, index.bytes);
 }
 
 static __attribute__((noinline)) void *follow(void *position, size_t sixteens) {
@@ -136,32 +90,24 @@ size_t chase_steps(struct chase *chase, double seconds) {
             return ((size_t)((double)steps * seconds / took) / 16 + 1) * 16;
 }
 
-static void flush_part(void *context, int index) {
-    struct build *b = context;
-    size_t total = b->chase->lines * b->chase->stride;
-    char *to = b->chase->base + part_start(total, index + 1, b->team->size, LINE);
+static bool flush(struct chase *chase) {
     bool flushed = true;
-    for (char *c = b->chase->base + part_start(total, index, b->team->size, LINE); c < to;
-         c += LINE)
+    char *end = chase->base + chase->lines * chase->stride;
+    for (char *c = chase->base; flushed && c < end; c += LINE)
         flushed = line_flush(c);
     flush_end();
-    if (index == 0)
-        b->flushed = flushed;
+    return flushed;
 }
 
 /* What building left in the caches must not be measured. A short cycle is gone round once: after
  * that the caches are as they stay. Of a long one the caches are flushed instead, where a program
  * may; else the first ten seconds of the round must do. */
-bool chase_warm(struct chase *chase, struct team *team) {
+bool chase_warm(struct chase *chase) {
     size_t steps = chase_steps(chase, SAMPLE_S);
     double round_s = SAMPLE_S * (double)chase->lines / (double)steps;
-    struct build b = {.chase = chase, .team = team};
-    if (round_s > ROUND_LIMIT_S) {
-        team_run(team, flush_part, &b);
-        if (b.flushed) {
-            chase_time(chase, steps);
-            return true;
-        }
+    if (round_s > ROUND_LIMIT_S && flush(chase)) {
+        chase_time(chase, steps);
+        return true;
     }
     double began = now();
     for (size_t done = 0; done < chase->lines && now() - began < 10 * ROUND_LIMIT_S; done += steps)
@@ -177,20 +123,14 @@ static struct {
     bool flushed;
 } l;
 
-static void calibrate(void *context, int index) {
-    (void)context;
-    if (index == 0)
-        l.steps = chase_steps(&l.chase, SAMPLE_S * 1.05);
-}
-
 static void prepare(struct run *run) {
     const struct options *o = run->options;
     buffer_map(&run->buffers[0], o->bytes, o->pages, o->memory_node);
     run->buffer_count = 1;
-    chase_build(&l.chase, run->team, &run->buffers[0], o->stride);
+    chase_build(&l.chase, &run->buffers[0], o->stride);
     double began = now();
-    l.flushed = chase_warm(&l.chase, run->team);
-    team_run(run->team, calibrate, NULL);
+    l.flushed = chase_warm(&l.chase);
+    l.steps = chase_steps(&l.chase, SAMPLE_S * 1.05);
     run->warmup_s = now() - began;
     l.samples = (long)(o->seconds / SAMPLE_S + 0.5);
     if (l.samples < 3)

@@ -109,9 +109,9 @@ static void prepare(struct run *run) {
     if (d.sample_s < 0.05)
         d.sample_s = 0.05;
     team_run(d.team, first_touch, NULL);
-    chase_build(&d.chase, d.team, &run->buffers[0], o->stride);
+    chase_build(&d.chase, &run->buffers[0], o->stride);
     double began = now();
-    d.flushed = chase_warm(&d.chase, d.team);
+    d.flushed = chase_warm(&d.chase);
     double start = now();
     wait_turns(10000000);
     d.turn_ns = (now() - start) * 1e9 / 1e7;

@@ -130,15 +130,6 @@ static size_t need_bytes(const struct options *o) {
     }
 }
 
-/* In latency all CPUs help to build; only the first one measures. */
-static int team_size(const struct options *o) {
-    if (o->mode == CORE_TO_CORE)
-        return 1;
-    if (o->mode != LATENCY)
-        return o->threads;
-    return !o->pin ? 1 : o->cpu_count < 16 ? o->cpu_count : 16;
-}
-
 static void converse(const struct options *o, const struct measurement *mode) {
     struct json j = {stdout, false};
     static struct team team; /* its threads outlive this function */
@@ -147,7 +138,7 @@ static void converse(const struct options *o, const struct measurement *mode) {
     double began = now();
     memory_check(need_bytes(o));
     unpinned.pin = o->pin && o->mode != CORE_TO_CORE;
-    team_start(&team, &unpinned, team_size(o));
+    team_start(&team, &unpinned, o->mode == CORE_TO_CORE ? 1 : o->threads);
     mode->prepare(&run);
     double setup_s = now() - began - run.warmup_s;
 

@@ -100,7 +100,7 @@ void touch(char *from, char *to); /* one write to every base page */
 struct worker {
     struct team *team;
     int index, cpu; /* cpu -1: not pinned */
-    int cpu_before, cpu_after, node;
+    int cpu_before, cpu_after;
     pthread_t thread;
 };
 typedef void (*work_fn)(void *context, int index);
@@ -128,9 +128,8 @@ struct chase {
     size_t lines, stride;
     void *position;
 };
-void chase_build(struct chase *chase, struct team *team, const struct buffer *buffer,
-                 size_t stride);
-bool chase_warm(struct chase *chase, struct team *team); /* true: the caches were flushed */
+void chase_build(struct chase *chase, const struct buffer *buffer, size_t stride);
+bool chase_warm(struct chase *chase);                    /* true: the caches were flushed */
 double chase_time(struct chase *chase, size_t steps);    /* seconds of the thread's time */
 size_t chase_steps(struct chase *chase, double seconds); /* a number that takes so long */
 

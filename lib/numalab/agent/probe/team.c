@@ -7,8 +7,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 size_t part_start(size_t total, int index, int parts, size_t unit) {
     size_t units = total / unit;
@@ -34,10 +32,7 @@ void team_barrier(struct team *team) {
 }
 
 static void work(struct worker *worker) {
-    unsigned cpu = 0, node = 0;
     worker->cpu_before = sched_getcpu();
-    if (syscall(SYS_getcpu, &cpu, &node, NULL) == 0)
-        worker->node = (int)node;
     worker->team->job(worker->team->context, worker->index);
     worker->cpu_after = sched_getcpu();
     team_barrier(worker->team);
@@ -97,7 +92,6 @@ void team_start(struct team *team, const struct options *options, int size) {
         struct worker *worker = &team->workers[i];
         worker->team = team;
         worker->index = i;
-        worker->node = -1;
         worker->cpu = options->pin ? options->cpus[i] : -1;
         int error = 0;
         if (i > 0) {
@@ -114,7 +108,7 @@ void team_start(struct team *team, const struct options *options, int size) {
         if (error)
             die(EXIT_FAILED, "thread %d cannot be started: %s", i, strerror(error));
     }
-    team_run(team, settle, NULL); /* now each is on its CPU and its node is known */
+    team_run(team, settle, NULL); /* now each is on its CPU */
 }
 
 void team_run(struct team *team, work_fn job, void *context) {

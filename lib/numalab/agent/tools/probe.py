@@ -272,7 +272,7 @@ def prepare(
     if mode == "bandwidth":
         out["mixes"] = [_choice("mixes", m, _MIXES) for m in _list(options, "mixes", ["reads"])]
 
-    # Only one CPU's caches matter to the chase of an idle host; the others helped to build it.
+    # Only the caches of the measuring CPU matter to the chase of an idle host.
     measuring = cpulist.format(numbers[:1]) if mode == "latency" else cpus
     key = "array" if mode == "stream" else "bytes"
     size, notes = _size(
@@ -417,7 +417,7 @@ def timing(options: Dict[str, Any]) -> Dict[str, float]:
         measure = max(options["seconds"], 0.15 * points) + 0.1 * points
         warmup = size / _TOUCH_BYTES_S
         if mode != "bandwidth":
-            warmup += size / 64 * 30e-9 + 0.8
+            warmup += size / 64 * 25e-9 + 0.5
     return {"setup_s": 0.1, "warmup_s": round(warmup, 3), "measure_s": round(measure, 3)}
 
 

@@ -1,0 +1,178 @@
+"""The probe against independent programs that measure the same, run in turn.
+
+STREAM: copy and triad of the probe over those of reference_stream.c (OpenMP, static arrays, the
+same compiler and flags, the same array size and threads, base pages on both sides); goal: the
+median ratio is at least 0.97. NUMALAB_STREAM names an official stream binary to compare with
+instead; its array size is read from its output and used for both.
+
+Idle latency: the probe over reference_chase.c, same buffer, same page size, same CPU; goal: the
+median ratio is within 5 % of 1. With huge and with base pages.
+
+Each pair runs in an order that alternates; the interval is the distribution-free one of the
+median by order statistics, at 95 % or more.
+
+    python bench/probe.py [--pairs 12] [--array BYTES] [--bytes BYTES]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Callable, Dict, List, Tuple
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "lib"))
+
+from numalab.agent import cpulist  # noqa: E402
+from numalab.agent.tools import probe, stream  # noqa: E402
+
+LEAST_STREAM, WIDEST_LATENCY = 0.97, 0.05
+Result = Dict[str, float]
+
+
+def interval(values: List[float]) -> Tuple[float, float]:
+    """Return the two order statistics that cover the median with at least 95 %."""
+    ordered, n = sorted(values), len(values)
+    inside, k = 0, 0
+    while k < n // 2 and (inside + math.comb(n, k)) / 2**n <= 0.025:
+        inside += math.comb(n, k)
+        k += 1
+    k = max(k - 1, 0)
+    return ordered[k], ordered[n - 1 - k]
+
+
+def ask(words: List[str], environment: Dict[str, str]) -> str:
+    """Return the output of a program; it must succeed."""
+    done = subprocess.run(
+        words, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{words[0]} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def compare(
+    ours: Callable[[], Result], reference: Callable[[], Result], pairs: int
+) -> Dict[str, List[float]]:
+    """Return the ratios ours / reference by name, one for each pair of runs."""
+    ratios: Dict[str, List[float]] = {}
+    for pair in range(pairs):
+        if pair % 2:
+            theirs, mine = reference(), ours()
+        else:
+            mine, theirs = ours(), reference()
+        for name in theirs:
+            ratios.setdefault(name, []).append(mine[name] / theirs[name])
+    return ratios
+
+
+def say(what: str, ratios: List[float], good: bool, goal: str) -> bool:
+    """Print one result against its goal and return whether it was met."""
+    low, high = interval(ratios)
+    print(
+        f"{what:<38} {statistics.median(ratios):6.3f}  [{low:.3f}, {high:.3f}]  "
+        f"{len(ratios)} pairs  {'ok' if good else 'MISSED'} ({goal})",
+        flush=True,
+    )
+    return good
+
+
+def by_probe(path: str, words: List[str]) -> Result:
+    """Return what the probe measures."""
+    records = probe.parse(ask([path, *words, "--no-wait"], {}))
+    return {row["metric"]: row["value"] for row in probe.metrics(records)}
+
+
+def compile_reference(source: str, target: Path, *flags: str) -> str:
+    """Compile a reference with the probe's compiler and flags."""
+    compiler = probe._compiler()[0]
+    common = ["-O3", "-march=native", *flags]
+    subprocess.run([*compiler, *common, str(HERE / source), "-o", str(target)], check=True)
+    return str(target)
+
+
+def bench_stream(path: str, work: Path, array: int, pairs: int) -> bool:
+    """Compare copy and triad; return whether both goals were met."""
+    cpus = sorted(os.sched_getaffinity(0))
+    openmp = {
+        "OMP_NUM_THREADS": str(len(cpus)), "OMP_PROC_BIND": "true",
+        "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in cpus),
+    }  # fmt: skip
+    official = os.environ.get("NUMALAB_STREAM")
+    if official:
+        records = stream.parse(ask([official], openmp))
+        array = next(int(r["array_bytes"]) for r in records if r["kind"] == "setup")
+    else:
+        program = compile_reference(
+            "reference_stream.c", work / "stream", "-fopenmp", f"-DELEMENTS={array // 8}"
+        )
+
+    def reference() -> Result:
+        if official:
+            rows = stream.metrics(stream.parse(ask([official], openmp)))
+            return {row["metric"]: row["value"] for row in rows}
+        values = ask([program], openmp).split()
+        return {n: float(v) for n, v in zip(("copy", "scale", "add", "triad"), values)}
+
+    words = [
+        "stream", "--bytes", str(array), "--repeats", "10", "--pages", "default",
+        "--cpus", cpulist.format(cpus),
+    ]  # fmt: skip
+    ratios = compare(lambda: by_probe(path, words), reference, pairs)
+    name = f"official {official}" if official else "OpenMP reference"
+    print(f"probe / {name}, arrays of {array / 2**20:.0f} MiB, {len(cpus)} threads")
+    met = [
+        say(kernel, values, statistics.median(values) >= LEAST_STREAM, f"at least {LEAST_STREAM}")
+        for kernel, values in ratios.items()
+        if kernel in ("copy", "triad")
+    ]
+    return all(met)
+
+
+def bench_latency(path: str, work: Path, size: int, pairs: int) -> bool:
+    """Compare idle latency with huge and with base pages; return whether both goals were met."""
+    program = compile_reference("reference_chase.c", work / "chase")
+    cpu = str(min(os.sched_getaffinity(0)))
+    print(f"idle latency, probe / reference, {size / 2**20:.0f} MiB, CPU {cpu}")
+    met = True
+    for pages, theirs in (("thp", "huge"), ("base", "base")):
+        words = ["latency", "--bytes", str(size), "--pages", pages, "--seconds", "1"]
+
+        def ours(words: List[str] = words) -> Result:
+            return by_probe(path, words)
+
+        def reference(theirs: str = theirs) -> Result:
+            chase = ["taskset", "-c", cpu, program, str(size), theirs, "10"]
+            return {"idle_latency": float(ask(chase, {}).split()[0])}
+
+        values = compare(ours, reference, pairs)["idle_latency"]
+        good = abs(statistics.median(values) - 1) <= WIDEST_LATENCY
+        met = say(f"{theirs} pages", values, good, f"within {WIDEST_LATENCY:.0%}") and met
+    return met
+
+
+def main() -> int:
+    """Run both comparisons; return 1 when a goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--array", type=int, default=160_000_000, help="bytes of a STREAM array")
+    parser.add_argument("--bytes", type=int, default=128 << 20, help="bytes of the chase's buffer")
+    asked = parser.parse_args()
+    path = probe.find({})["path"]
+    with tempfile.TemporaryDirectory(prefix="numalab-bench-") as folder:
+        work = Path(folder)
+        met = [
+            bench_stream(path, work, asked.array, asked.pairs),
+            bench_latency(path, work, asked.bytes, asked.pairs),
+        ]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
