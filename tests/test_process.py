@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import resource
+import shutil
 import signal
 import subprocess
 import sys
