@@ -227,7 +227,6 @@ def _request(
         )
     if program:
         options["argv"] = program
-        options["cwd"] = os.getcwd()
     return loaded.request(
         profile,
         host_name or platform.node(),
