@@ -8,6 +8,7 @@ import polars as pl
 
 from numalab import statistics, store
 from numalab.agent import cpulist, journal, tools
+from numalab.agent.collectors import perf
 from numalab.charts import tables
 from numalab.runs import Run
 
@@ -163,7 +164,37 @@ def counters(run: Run) -> str:
     for reason, group in absent.group_by("reason", maintain_order=True):
         names = ", ".join(group["name"].unique(maintain_order=True).to_list())
         parts.append(f"- not counted here: {names}: {reason[0]}\n")
+    parts += calibration(run)
     return "\n".join(parts) or "Every counter stood still."
+
+
+def calibration(run: Run) -> list[str]:
+    """Return whether the remote-memory events can be believed, as Markdown; [] if not in question.
+
+    Cells whose memory was proven local and remote are traffic of known kind: the events must
+    count next to nothing of the first and next to all of the second as remote.
+    """
+    counts = run.measurements.filter(
+        pl.col("metric").is_in(["local_dram", "remote_dram"])
+        & (pl.col("source") == "perf")
+        & (pl.col("grade") == "verified")
+    )
+    known = {}
+    for binding in ("local", "remote"):
+        rows = counts.filter(pl.col("binding") == binding)
+        if not any(cell["binding"] == binding for cell in run.cells.values()) or rows.is_empty():
+            return []
+        sums = rows.group_by("metric").agg(
+            pl.when(pl.col("value").is_not_null().any()).then(pl.col("value").sum()).first()
+        )
+        known[binding] = dict(sums.iter_rows())
+    found = perf.calibrate(known["local"], known["remote"])
+    if found["usable"]:
+        return [
+            f"- the remote-memory events are calibrated: {found['under_local']:.1%} of known-local "
+            f"and {found['under_remote']:.1%} of known-remote traffic counted as remote\n"
+        ]
+    return [f"- the remote-memory events are unusable on this host: {found['reason']}\n"]
 
 
 def placement(run: Run) -> str:
