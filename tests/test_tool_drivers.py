@@ -131,6 +131,21 @@ def test_sysbench_that_missed_the_end_of_the_warm_up_has_no_value():
     assert all(m["value"] is None and "checkpoint" in m["reason"] for m in metrics)
 
 
+def test_sysbench_may_report_an_interval_in_the_midst_of_the_checkpoint():
+    driver = tools.driver("sysbench")
+    text = fixture("sysbench-cpu.txt")
+    wanted = driver.metrics(driver.parse(text))
+    assert all(m["reason"] is None for m in wanted)
+    began, ended = text.index("[ 1s ] Checkpoint"), text.index("[ 1s ] thds")
+    checkpoint = text[began:ended].splitlines(keepends=True)
+    line, _, rest = text[ended:].partition("\n")
+    for at in range(1, len(checkpoint)):
+        mixed = [*checkpoint[:at], line + "\n", *checkpoint[at:]]
+        records = driver.parse(text[:began] + "".join(mixed) + rest)
+        assert driver.metrics(records) == wanted
+        assert len(driver.samples(records)) == len(driver.samples(driver.parse(text)))
+
+
 # STREAM
 
 

@@ -167,7 +167,7 @@ class _Reader:
             if key in self.seen and record["kind"] != "option":
                 refuse(NAME, line, f"{record['name']} a second time")
             self.seen[key] = line
-        if self.checkpoint is not None:
+        if self.checkpoint is not None and record["kind"] != "report":
             record["checkpoint_s"] = self.checkpoint
         self.out.append(record)
 
@@ -275,7 +275,8 @@ def _report(reader: _Reader, line: Line, row: str) -> bool:
     if rest == "Checkpoint report:":
         reader.checkpoint, reader.seen = t_s, {}
         return True
-    if reader.checkpoint is not None:
+    # Another thread prints these: one can fall into the midst of a checkpoint's report.
+    if reader.checkpoint is not None and ("fairness", "execution_time") in reader.seen:
         reader.checkpoint, reader.seen = None, {}
     record: Record = {"kind": "report", "t_s": t_s}
     modern = _REPORT_1.match(rest)
