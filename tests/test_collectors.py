@@ -83,6 +83,17 @@ def test_a_real_collection(busy):
         assert set(row) == {"metric", "value", "unit", "point", "x", "y", "reason", "source"}
 
 
+def test_the_agents_own_processes_are_not_named_as_others(busy):
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as warden:
+        try:
+            collection = collectors.start(CELL, busy, {"perf": False})
+            let_work(warden.pid, 0.2)
+            others = collection.stop()["disturbance"]["busiest"]
+        finally:
+            warden.kill()
+    assert warden.pid not in [process["pid"] for process in others]
+
+
 def test_numastat_counts_the_pages_that_a_process_touches():
     if not os.path.isdir("/sys/devices/system/node/node0"):
         pytest.skip("no NUMA nodes in this host's sysfs")

@@ -15,6 +15,8 @@ import threading
 import time
 from typing import Any, Dict, List, Optional
 
+from .. import placement
+
 _UNSET = object()
 _LOWEST = 19  # of nice(2)
 
@@ -150,7 +152,7 @@ class Collection:
                     lambda m=module, n=name: m.difference(self._before[n], after[n]),
                 )
         if cpu.SOURCE in after:
-            own = [os.getpid()] + ([self._perf.pid] if self._perf else [])
+            own = placement.tree(os.getpid(), after["cpu"]["processes"])  # wardens, perf
             self._try(
                 record,
                 cpu.SOURCE,
