@@ -101,6 +101,20 @@ def test_membind_that_did_not_hold_is_an_error_that_says_where_the_pages_are(hos
     assert placement.grade([proof], cell(), TWO_NODES) == ("error", proof["reason"])
 
 
+def test_a_look_at_less_than_half_of_the_memory_is_known_as_such(host):
+    host.process(10, anon({0: 100}))
+    proof = host.prove(10, cell(within("0")))
+    assert proof["memory"]["resident_bytes"] is None
+    assert placement.seen_in_part(proof, 1 << 30) is None  # how much there was is not known
+    (host.root / "10" / "status").write_text("Name:\tx\nVmHWM:\t9999 kB\nVmRSS:\t    1024 kB\n")
+    proof = host.prove(10, cell(within("0")))
+    assert proof["memory"]["resident_bytes"] == 1 << 20
+    assert placement.seen_in_part(proof, 2 << 20) is None
+    assert placement.seen_in_part(proof, None) is None
+    said = placement.seen_in_part(proof, 63 << 20)
+    assert said == "it was seen with 1 MiB and came to hold 63 MiB"
+
+
 def test_the_tolerance_is_the_cells_own(host):
     host.process(10, anon({0: 880, 1: 120}))
     assert host.prove(10, cell(within("0", at_least=0.88)))["ok"] is True

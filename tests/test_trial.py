@@ -82,6 +82,31 @@ def test_a_good_sampled_trial_is_looked_at_while_it_runs(measure, monkeypatch):
     assert 0.28 < record["times"]["measure_s"] < 5
 
 
+@pytest.mark.parametrize(
+    "seen, proof, grade",
+    [([1], "required", "unverified"), ([1, 60], "required", "verified"), ([1], "none", "verified")],
+)
+def test_a_program_seen_before_it_held_its_memory_is_not_verified(
+    measure, monkeypatch, seen, proof, grade
+):
+    looks = []
+
+    def prove(*given, buffers):
+        looks.append(seen[min(len(looks), len(seen) - 1)] << 20)
+        memory = {"ok": True, "resident_bytes": looks[-1]}
+        return {"ok": True, "reason": None, "memory": memory, "cpus": {"ok": True}}
+
+    rusage = process.Child._rusage
+    large = {"max_rss_bytes": 63 << 20}
+    monkeypatch.setattr(process.Child, "_rusage", lambda *given: {**rusage(*given), **large})
+    monkeypatch.setattr(placement, "prove", prove)
+    required = {"proof": proof, "rule": "within", "nodes": "0", "at_least": 0.98}
+    record, _, _ = measure("sampled", "sampled", {"expects": {"memory": required, "cpus": {}}})
+    assert len(looks) >= 2 and record["grade"] == grade
+    if grade == "unverified":
+        assert "seen with 1 MiB and came to hold 63 MiB" in record["reason"]
+
+
 def test_a_program_too_short_to_look_at_is_unverified(measure, monkeypatch):
     def too_late(pid, cell, host, buffers=None):
         return {"ok": None, "reason": "it has ended", "absent": True,

@@ -281,7 +281,7 @@ def _from_numa_maps(root_pid: int, members: List[int], proc: str) -> Dict[str, A
     mixed = 0
     read = 0
     huge = _huge_page_bytes()
-    lumps = 0
+    lumps = resident = 0
     for pid in members:
         try:
             text = _read(f"{proc}/{pid}/numa_maps")
@@ -303,6 +303,7 @@ def _from_numa_maps(root_pid: int, members: List[int], proc: str) -> Dict[str, A
         except (OSError, Fault) as error:
             raise _Unprovable(f"process {pid}: {error}") from None
         read += 1
+        resident = max(resident, _resident_bytes(f"{proc}/{pid}/status"))
         mixed += its_mixed
         for mapping in mappings:
             size = sum(mapping.bytes_by_node.values())
@@ -324,9 +325,31 @@ def _from_numa_maps(root_pid: int, members: List[int], proc: str) -> Dict[str, A
         "pages_bytes": pages,
         "mixed_bytes": mixed,
         "processes": read,
+        "resident_bytes": resident or None,  # of the largest process, files included
         "policies": policies,
         "lumps": lumps,
     }
+
+
+def _resident_bytes(status: str) -> int:
+    try:
+        found = re.search(r"^VmRSS:\s*(\d+) kB$", _read(status), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else 0
+
+
+def seen_in_part(proof: Dict[str, Any], peak_bytes: Optional[int]) -> Optional[str]:
+    """Say so when a proof saw less than half of what the workload came to hold, else None.
+
+    Memory that comes after the last look may be anywhere: a short program can be looked at once,
+    before it has allocated. ``peak_bytes`` is the largest resident memory of any of its processes
+    (``ru_maxrss`` of getrusage(2)), None when it is not known.
+    """
+    seen = proof["memory"].get("resident_bytes")
+    if peak_bytes is None or seen is None or 2 * seen >= peak_bytes:
+        return None
+    return f"it was seen with {_amount(seen)} and came to hold {_amount(peak_bytes)}"
 
 
 def _huge_page_bytes() -> int:
