@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from numalab import claims, home, results, runs, statistics
+from numalab.agent import plan as planning
 from numalab.charts import reference, tables
 from numalab.notebook import Text, View, machine
 
@@ -128,15 +129,6 @@ class Article:
             display(name, one)
         return None
 
-    def bindings(self, experiment: str) -> Text:
-        """Return a sentence per binding that did not exist on a host, with the reason."""
-        lines = [
-            f"- {view.run.manifest['host']}, {experiment}: {item['binding']}: {item['reason']}"
-            for view in self._of(experiment)
-            for item in view.run.plan["skipped"]
-        ]
-        return Text("\n".join(lines))
-
     def not_tested(self) -> Text:
         """Return plainly what could not be tested on these hosts, and why."""
         lines = []
@@ -154,8 +146,8 @@ class Article:
         skipped: dict[str, list[str]] = {}
         for view in self.views:
             where = f"{view.run.manifest['experiment']} on {view.run.manifest['host']}"
-            for item in view.run.plan["skipped"]:
-                skipped.setdefault(f"{item['binding']}: {item['reason']}", []).append(where)
+            for line in planning.skipped_lines(view.run.plan):
+                skipped.setdefault(line, []).append(where)
         lines += [f"- {what} ({_listed(where)})" for what, where in skipped.items()]
         untestable = [v for v in self._verdicts() if v.verdict == claims.NOT_TESTABLE]
         lines += [f"- claim {v.claim} on {v.host}: {v.because}" for v in untestable]
@@ -188,7 +180,7 @@ class Article:
             {
                 "experiment": run.manifest["experiment"],
                 "host": run.manifest["host"],
-                "tool": f"{run.plan['tool']['name']} {run.plan['tool']['version']}",
+                "tool": " ".join(filter(None, map(run.plan["tool"].get, ("name", "version")))),
                 "profile": run.manifest["profile"],
                 "blocks": run.plan["request"]["blocks"],
                 "cells": len(run.plan["cells"]),
@@ -198,10 +190,9 @@ class Article:
             for run in self.runs
         ]
         notes = dict.fromkeys(
-            f"{run.manifest['experiment']}: {note}"
+            f"{run.manifest['experiment']}, {run.manifest['host']}: {note}"
             for run in self.runs
-            for cell in run.plan["cells"]
-            for note in cell["notes"]
+            for note in [*_rules_not_met(run), *_page_sizes(run)]
         )
         text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]})
         return Text(text + "".join(f"\n- {note}" for note in notes))
@@ -226,6 +217,20 @@ def published() -> pl.DataFrame:
     """Return data/reference/published.csv: the published machines' figures and their doubts."""
     path = home.root() / "data" / "reference" / "published.csv"
     return pl.read_csv(path, infer_schema_length=None)
+
+
+def _rules_not_met(run: runs.Run) -> Iterable[str]:
+    for cell in run.plan["cells"]:
+        yield from (note for note in cell["notes"] if "not met" in note)
+
+
+def _page_sizes(run: runs.Run) -> Iterable[str]:
+    """The share of the probe's buffer that the kernel put on huge pages, as it was asked to."""
+    shares = run.tool_rows("huge_page_share")["value"].drop_nulls()
+    if len(shares):
+        low, high = f"{shares.min():.0%}", f"{shares.max():.0%}"
+        span = low if low == high else f"{low} to {high}"
+        yield f"{span} of the buffer was on huge pages"
 
 
 def _count(number: int, noun: str) -> str:

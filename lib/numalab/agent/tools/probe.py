@@ -664,7 +664,14 @@ def metrics(records: List[Record]) -> List[Record]:
 
     for record in records:
         kind = record["kind"]
-        if kind == "stream":
+        if kind == "setup" and record["mode"] in ("latency", "loaded", "bandwidth"):
+            huge = record["transparent_huge_bytes"]
+            if record["pages"] == "hugetlb":
+                huge = record["bytes"]
+            share = None if huge is None else huge / record["bytes"]
+            unknown = "the kernel does not tell" if share is None else None
+            put("huge_page_share", share, "share", reason=unknown)
+        elif kind == "stream":
             put(record["kernel"], record["best_gbs"], "GB/s")
         elif kind == "latency":
             put("idle_latency", record["median_ns"], "ns")
