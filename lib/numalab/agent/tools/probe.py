@@ -662,15 +662,16 @@ def metrics(records: List[Record]) -> List[Record]:
             "reason": reason,
         })  # fmt: skip
 
+    ready = [r for r in records if r["kind"] == "placement" and r["when"] == "ready"]
+    total = sum(r["bytes"] or 0 for r in ready)  # of all buffers: loaded has one a thread
     for record in records:
         kind = record["kind"]
         if kind == "setup" and record["mode"] in ("latency", "loaded", "bandwidth"):
-            huge = record["transparent_huge_bytes"]
-            if record["pages"] == "hugetlb":
-                huge = record["bytes"]
-            share = None if huge is None else huge / record["bytes"]
-            unknown = "the kernel does not tell" if share is None else None
-            put("huge_page_share", share, "share", reason=unknown)
+            huge = 1.0 if record["pages"] == "hugetlb" else None
+            if record["transparent_huge_bytes"] is not None and total and huge is None:
+                huge = record["transparent_huge_bytes"] / total
+            unknown = "the kernel does not tell" if huge is None else None
+            put("huge_page_share", huge, "share", reason=unknown)
         elif kind == "stream":
             put(record["kernel"], record["best_gbs"], "GB/s")
         elif kind == "latency":
