@@ -499,7 +499,12 @@ def test_what_the_driver_asks_for_is_understood_and_read(program, mode):
             "core-to-core": ["core_latency"],
         }[mode]
         assert [row["metric"] for row in rows] == expected
-        assert all(row["value"] > 0 and row["reason"] is None for row in rows)
+        for row in rows:
+            if row["metric"] == "core_latency" and row["value"] is None:
+                assert "did not answer" in row["reason"]  # so busy a machine is no fault of ours
+            else:
+                assert row["reason"] is None
+                assert row["value"] > 0 or row["metric"] == "huge_page_share"
         for sample in probe.samples(records):
             assert sample["value"] > 0 and sample["t_s"] > 0
 
@@ -575,7 +580,7 @@ def test_cut_output_is_refused(outputs, mode):
 def test_a_pair_that_did_not_answer_is_null_with_its_reason(outputs):
     if "core-to-core" not in outputs:
         pytest.skip("this needs 2 CPUs")
-    silent = re.sub(r'"samples_ns":\[[^]]*\],"reason":null',
+    silent = re.sub(r'"samples_ns":\[[^]]*\],"reason":(null|"[^"]*")',
                     '"samples_ns":[],"reason":"no answer"', outputs["core-to-core"])  # fmt: skip
     (row,) = probe.metrics(probe.parse(silent))
     assert (row["value"], row["reason"]) == (None, "no answer")
