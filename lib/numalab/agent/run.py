@@ -265,11 +265,20 @@ class _Run:
                 "make the plan anew and measure into a new directory",
             )
 
+    def _check_leave(self) -> None:
+        # Without its changes it would be another experiment, and resumed with them a mixture.
+        wanted = self.request.get("changes") or {}
+        if wanted and not self.allowed:
+            what = ", ".join(f"{name} to {value}" for name, value in wanted.items())
+            raise Fault(
+                f"nothing is measured: this experiment sets {what} while it measures, and may not",
+                "allow it with --allow-host-changes (what was set before is put back), or take "
+                "`changes` out of the experiment",
+            )
+
     def _change_host(self, lock: int) -> None:
         wanted = self.request.get("changes") or {}
         if not self.allowed:
-            for name, value in wanted.items():
-                self.warn(f"{name} is not set to {value}: that needs --allow-host-changes")
             if changes.pending(self.record):
                 self.warn(
                     "an earlier run left host settings changed: `numalab restore` puts them back"
@@ -283,6 +292,7 @@ class _Run:
     # --- the run ------------------------------------------------------------------------------
 
     def run(self, changes_root: Path, lock: int) -> Event:
+        self._check_leave()
         self._open()
         if self.manifest["status"] == "complete" and len(self.done) == len(self.plan["order"]):
             self._emit_plan()
