@@ -180,6 +180,18 @@ def test_an_emulated_host_is_marked_across_the_picture():
     assert_publishable(figure)
 
 
+@pytest.mark.parametrize("title", ["idle latency (ns)", "bandwidth, reads (GB/s)", "x" * 40])
+def test_the_mark_of_an_emulated_host_stays_off_a_small_pictures_title(title):
+    figure = style.picture(3.0, 3.4)
+    style.title(figure, title)
+    style.emulated(figure, "QEMU TCG")
+    figure.draw_without_rendering()
+    marks = [text for text in figure.texts if text.get_text().startswith("emulated")]
+    for text in marks:
+        assert not text.get_window_extent().overlaps(figure._suptitle.get_window_extent())
+    assert marks or len(title) == 40
+
+
 def test_polars_frames_cross_to_pandas_with_nulls_as_nan():
     frame = pl.DataFrame({"a": [1.5, None], "b": ["x", None], "c": [1, 2]})
     crossed = to_pandas(frame)

@@ -174,6 +174,11 @@ def emulated(figure: Picture, why: Optional[str] = None) -> Picture:
     label = "emulated host: times mean nothing"
     if why and text_width(f"{label} ({why})", SMALL) < width * 0.55:
         label += f" ({why})"
+    title = text_width(figure.get_suptitle(), TITLE, "bold")
+    if title + text_width(label, SMALL) > width - 0.3:  # both stand in the topmost line
+        label = "emulated host"
+        if title + text_width(label, SMALL) > width - 0.3:
+            label = ""
     size = min(34.0, 72 * height / 3, 72 * width / 10)
     for text, where, look in (
         ("EMULATED HOST", (0.5, 0.5), {"fontsize": size, "fontweight": "bold", "alpha": 0.25,
