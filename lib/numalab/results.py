@@ -201,23 +201,25 @@ def placement(run: Run) -> str:
     """Return where memory and threads were seen, per cell, as Markdown."""
     rows = []
     for cell, records in _by_cell(run):
-        shares: dict[str, list[float]] = {}
+        looks: list[dict[str, float]] = []
         seen: set[int] = set()
         for record in records:
             if "placement" not in record["raw"]:
                 continue
             recorded = json.loads(store.read_raw(run.folder, record["raw"]["placement"]))
             for proof in recorded["proofs"]:
-                for node, share in ((proof.get("memory") or {}).get("shares") or {}).items():
-                    shares.setdefault(node, []).append(share)
+                looks.append((proof.get("memory") or {}).get("shares") or {})
                 seen |= set(cpulist.parse((proof.get("cpus") or {}).get("seen") or ""))
+        # A look that found memory, but none on a node, found 0 there.
+        nodes = sorted({node for look in looks for node in look}, key=int)
+        shares = {node: [look.get(node, 0.0) for look in looks if look] for node in nodes}
         graded = [record["grade"] for record in records]
         reasons = dict.fromkeys(record["reason"] for record in records if record["reason"])
         rows.append(
             {
                 "label": run.cells[cell]["label"],
                 "memory": ", ".join(
-                    f"node {node}: {_range(values)}" for node, values in sorted(shares.items())
+                    f"node {node}: {_range(values)}" for node, values in shares.items()
                 ),
                 "cpus": cpulist.format(seen),
                 "grade": ", ".join(f"{graded.count(g)} {g}" for g in dict.fromkeys(graded)),
