@@ -33,6 +33,7 @@ slow-family) daemon; say_ready; sleep 0.08; say_result 42; read -r quit;;
 sampled) sleep 0.3; echo 42;;
 short) echo 42;;
 status) echo working; echo 'no such input' >&2; exit 7;;
+usage) printf 'node 7 is out of range\nusage: fake [-i]\n  -i nodes\n' >&2; exit 1;;
 flood) yes;;
 esac
 """

@@ -127,6 +127,7 @@ def test_a_program_too_short_to_look_at_is_unverified(measure, monkeypatch):
         ("short", "handshake", "'42' where a JSON|printed '42'"),
         ("wrong-value", "handshake", "fake: line 2 .*not a value"),
         ("status", "sampled", "exit status 7: no such input"),
+        ("usage", "sampled", "exit status 1: node 7 is out of range$"),
     ],
 )
 def test_a_tool_that_fails_is_an_error_with_the_reason(measure, do, protocol, reason):

@@ -142,7 +142,9 @@ class HostChanges:
         except OSError as error:
             raise Fault(
                 f"{entry['name']} cannot be set to {entry['value']} ({path}: {error.strerror})",
-                "run as root, or without --allow-host-changes",
+                "run as root"
+                if isinstance(error, PermissionError)
+                else "is that a value that this kernel takes?",
             ) from None
         if entry["name"] in ONE_WAY:
             return

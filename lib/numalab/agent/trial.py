@@ -12,6 +12,7 @@ output, and lets the run go on. Only a full disk and a wish to stop end it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -316,7 +317,9 @@ class _Trial:
         records_only = self.bench.driver.PROTOCOL == "handshake"  # its stdout is not for people
         for path in (self.stderr,) if records_only else (self.stderr, self.stdout):
             lines = _tail(path).decode("utf-8", errors="replace").split("\n")
-            said = [line.strip() for line in lines if line.strip()][-3:]
+            said = [line.strip() for line in lines if line.strip()]
+            why = itertools.takewhile(lambda line: not line.lower().startswith("usage:"), said)
+            said = (list(why) or said)[-3:]  # a list of options after it explains nothing
             if said:
                 return f": {' | '.join(said)[-300:]}"
         return ""
