@@ -131,6 +131,9 @@ def test_host_changes_last_as_long_as_the_run(host):
     (change,) = host.manifest()["changes"]
     assert change["name"] == "kernel.numa_balancing" and change["restored"] is True
     assert "1 → 0" in host.events[0]["text"]
+    files = {str(p.relative_to(host.out)) for p in host.out.rglob("*") if p.is_file()}
+    assert files == {"manifest.json", *host.manifest()["sha256"]}
+    assert "changes.json" in files
 
 
 def test_without_leave_nothing_is_changed_and_nothing_measured(host):

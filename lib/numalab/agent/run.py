@@ -452,8 +452,9 @@ class _Run:
         self.host["after"] = state.read()
         journal.write_json(self.out / "host.json", self.host)
         sums = {"host.json": journal.sha256(self.out / "host.json")}
-        if self.records:
-            sums["journal.ndjson"] = journal.sha256(self.out / "journal.ndjson")
+        for name in ("journal.ndjson", "changes.json"):
+            if (self.out / name).exists():
+                sums[name] = journal.sha256(self.out / name)
         for record in sorted(self.records, key=lambda record: record["trial"]):
             sums.update(record["sha256"])
         names = ("start_s", "warmup_s", "measure_s", "proof_s")
