@@ -155,6 +155,16 @@ def test_transparent_huge_pages_are_spread_one_by_one(host, monkeypatch, huge, o
     assert host.prove(20, cell(spread("0-1")))["ok"] is False
 
 
+@pytest.mark.parametrize("huge, ok", [(0, False), (2 << 20, True)])
+def test_a_tools_own_buffers_may_be_of_huge_pages_too(host, monkeypatch, huge, ok):
+    monkeypatch.setattr(placement, "_huge_page_bytes", lambda: huge)
+    host.process(10, anon({0: 1}))
+    six = {"0": 4 << 20, "1": 4 << 20, "2": 2 << 20, "3": 2 << 20}
+    wanted = {**cell(spread("0-3")), "threads": 2}
+    assert host.prove(10, wanted, buffers=six)["ok"] is ok
+    assert host.prove(10, wanted, buffers={"0": 12 << 20})["ok"] is False
+
+
 def test_huge_pages_weigh_what_they_hold(host):
     maps = anon({0: 10}) + anon({1: 10}, size_kb=2048, start="7f1000000000", extra=" huge")
     host.process(10, maps)

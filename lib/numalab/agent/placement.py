@@ -203,7 +203,12 @@ def prove(
             raise _Unprovable("numactl has not yet started the workload", absent=True)
         cpus = _prove_cpus(root_pid, members, expects.get("cpus") or {"proof": "outcome"}, proc)
         memory = _prove_memory(
-            root_pid, members, expects.get("memory") or {"proof": "outcome"}, buffers, proc
+            root_pid,
+            members,
+            expects.get("memory") or {"proof": "outcome"},
+            buffers,
+            cell.get("threads") or 1,
+            proc,
         )
         absent = bool(cpus.pop("absent", False) or memory.pop("absent", False))
     except _Unprovable as why:
@@ -237,13 +242,14 @@ def _prove_memory(
     members: List[int],
     expects: Dict[str, Any],
     buffers: Optional[Dict[str, int]],
+    threads: int,
     proc: str,
 ) -> Dict[str, Any]:
     if expects["proof"] == "none":
         return {"ok": True, "reason": None, "source": None}
     try:
         if buffers is not None:
-            found = _from_buffers(buffers)
+            found = _from_buffers(buffers, threads)
         else:
             found = _from_numa_maps(root_pid, members, proc)
     except _Unprovable as why:
@@ -263,7 +269,7 @@ def _prove_memory(
     return {"ok": wrong is None, "reason": wrong, **found}
 
 
-def _from_buffers(buffers: Dict[str, int]) -> Dict[str, Any]:
+def _from_buffers(buffers: Dict[str, int], threads: int) -> Dict[str, Any]:
     strange = [node for node in buffers if not str(node).isdigit()]
     if strange:
         raise _Unprovable(
@@ -271,7 +277,12 @@ def _from_buffers(buffers: Dict[str, int]) -> Dict[str, Any]:
             f"buffers (move_pages said {', '.join(map(str, strange))})"
         )
     pages = {int(node): int(size) for node, size in buffers.items() if size}
-    return {"source": "move_pages", "pages_bytes": pages, "lumps": 0}
+    # Every thread goes round the nodes by itself, and all of them begin at the same one.
+    return {
+        "source": "move_pages",
+        "pages_bytes": pages,
+        "lumps": threads * _huge_page_bytes(),
+    }
 
 
 def _from_numa_maps(root_pid: int, members: List[int], proc: str) -> Dict[str, Any]:
