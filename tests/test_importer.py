@@ -75,3 +75,10 @@ def test_cells_are_named_one_for_each_measurement(corpus):
     folder = importer.import_logs(files, "x", "stream", ["two threads", "32 threads"], "")
     rows = runs.load(folder).tool_rows("triad")
     assert rows["label"].to_list() == ["two threads", "32 threads"]
+
+
+@pytest.mark.parametrize("host", ["", ".", "..", "../x", "a/b", ".hidden", "two words"])
+def test_a_host_that_names_no_folder_of_its_own_is_refused(corpus, tmp_path, host):
+    with pytest.raises(Fault, match="cannot name a host"):
+        importer.import_logs([corpus / "mlc/clx_c2c.txt"], host, "core-to-core", [], "")
+    assert not (tmp_path / "runs").exists() and list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,15 @@ Event = dict[str, Any]
 
 
 def new_run_directory(base: Path, host: str, experiment: str) -> Path:
-    """Return the path of a new run directory, BASE/HOST/STARTED-EXPERIMENT (UTC); not made yet."""
+    """Return the path of a new run directory, BASE/HOST/STARTED-EXPERIMENT (UTC); not made yet.
+
+    Raises Fault for a host's name that is not the name of one folder.
+    """
+    if not re.fullmatch(r"\w[\w.+-]*", host):
+        raise Fault(
+            f"{host!r} cannot name a host: its results go into a folder of that name",
+            "use letters, digits, dots, dashes and underscores",
+        )
     started = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     folder = base / host / f"{started}-{experiment}"
     if folder.exists():
