@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from numalab import claims, experiments
+from numalab import claims, experiments, session
 from numalab.agent.errors import Fault
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -97,6 +97,36 @@ def test_an_unknown_experiment_names_the_nearest():
 def test_an_unknown_profile_names_those_there_are():
     with pytest.raises(Fault, match="smoke, quick, full"):
         experiments.load("stream").request("slow", "here")
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with one sound experiment; what would be measured is noted, not measured."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/good.yml").write_text(GOOD)
+    monkeypatch.setenv("NUMALAB_HOME", str(tmp_path))
+    measured = []
+    monkeypatch.setattr(session, "run", lambda request, loaded, _: measured.append(loaded.name))
+    return tmp_path / "experiments", measured
+
+
+def test_all_leaves_out_what_lacks_the_profile_and_says_so(checkout, capsys):
+    folder, measured = checkout
+    (folder / "a.yml").write_text(GOOD.replace("smoke", "slow"))
+    session.run_all("smoke", "here", 1, session.Settings(), True)
+    assert measured == ["good"]
+    assert "a has no profile 'smoke'" in capsys.readouterr().out
+    with pytest.raises(Fault, match="no experiment has a profile 'sloow'"):
+        session.run_all("sloow", "here", 1, session.Settings(), True)
+
+
+def test_all_measures_nothing_while_one_file_has_a_mistake(checkout):
+    folder, measured = checkout
+    (folder / "z.yml").write_text("question: [unclosed")
+    with pytest.raises(Fault, match=r"z\.yml, line \d+"):
+        session.run_all("smoke", "here", 1, session.Settings(), True)
+    assert measured == []
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in (REPOSITORY / "notebooks").glob("*.ipynb")))

@@ -81,22 +81,24 @@ def run_all(
     What fails is said and the others go on; Fault at the end names what failed.
     """
     started = time.monotonic()
-    folders, failed = [], []
+    # All are read before any is measured: a file with a mistake must not cost the others' time.
+    chosen = []
     for name in _in_order(experiments.names()):
         loaded = experiments.load(name)
-        if profile not in loaded.profiles:
-            raise Fault(
-                f"experiment {name} has no profile {profile!r}",
-                f"it has {', '.join(loaded.profiles)}",
-            )
-        request = loaded.request(
-            profile, host, seed=seed, collectors=None if collect else False
-        )
+        if profile in loaded.profiles:
+            chosen.append(loaded)
+        elif not settings.as_json:
+            print(f"{name} has no profile {profile!r}: left out", flush=True)
+    if not chosen:
+        raise Fault(f"no experiment has a profile {profile!r}", "numalab list shows what there is")
+    folders, failed = [], []
+    for loaded in chosen:
+        request = loaded.request(profile, host, seed=seed, collectors=None if collect else False)
         try:
             folders.append(run(request, loaded, settings))
         except Fault as fault:
-            print(f"✗ {name}: {fault}", file=sys.stderr)
-            failed.append(name)
+            print(f"✗ {loaded.name}: {fault}", file=sys.stderr)
+            failed.append(loaded.name)
     if not settings.as_json:
         minutes = (time.monotonic() - started) / 60
         print(f"{len(folders)} experiments in {minutes:.1f} min   →   numalab report")
