@@ -384,7 +384,7 @@ class _Run:
         why = signal.Signals(number).name if self.signal else "the end of whoever started it"
         return Interrupted(
             f"stopped by {why} after {len(self.done)} of {len(self.plan['order'])} trials",
-            f"what was measured stays; `numalab resume {self.out}` completes it",
+            f"what was measured stays; resume {self.out} to complete it",
             number,
         )
 
