@@ -337,7 +337,10 @@ def from_root(folder: Path) -> str:
 
 
 def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None:
-    """Execute any notebook by papermill; an unknown parameter is a Fault (papermill only warns)."""
+    """Execute any notebook by papermill; an unknown parameter is a Fault (papermill only warns).
+
+    Nothing that differs from one execution to the next stays in the file: no times, no paths.
+    """
     if not source.is_file():
         raise Fault(f"there is no notebook {source}", "the experiment's file names it")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugger's noise on 3.11+
@@ -365,15 +368,26 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
             f"{source.name} failed in cell {error.cell_index}: {error.ename}: {error.evalue}",
             f"the notebook as far as it came: {target}",
         ) from None
+    finally:
+        if target.is_file():
+            _clean(target)
 
 
+def _clean(path: Path) -> None:
+    """Take out of an executed notebook what only tells when and where it was executed."""
+    import nbformat
+
+    book = nbformat.read(path, as_version=4)
+    book.metadata.pop("papermill", None)
+    book.metadata.language_info = {"name": "python"}
+    for cell in book.cells:
+        for key in ("papermill", "execution", "collapsed"):
+            cell.metadata.pop(key, None)
+    nbformat.write(book, path)
 
 
 def execute_in_place(source: Path, parameters: dict[str, Any]) -> None:
-    """Execute a committed notebook over other parameters, written into its own parameters cell.
-
-    Nothing that differs from one execution to the next stays in the file: no times, no paths.
-    """
+    """Execute a committed notebook over other parameters, written into its own parameters cell."""
     import nbformat
 
     book = nbformat.read(source, as_version=4)
@@ -390,10 +404,3 @@ def execute_in_place(source: Path, parameters: dict[str, Any]) -> None:
         cell.source = changed
     nbformat.write(book, source)
     run_notebook(source, source, {})
-    book = nbformat.read(source, as_version=4)
-    book.metadata.pop("papermill", None)
-    book.metadata.language_info = {"name": "python"}
-    for cell in book.cells:
-        for key in ("papermill", "execution", "collapsed"):
-            cell.metadata.pop(key, None)
-    nbformat.write(book, source)

@@ -209,7 +209,8 @@ class _Worries:
         """Say how many warnings were like one that was shown."""
         more = sum(count - 1 for count in self.kinds.values())
         if more:
-            self.put(f"  ⚠ {more} more warnings like these: the journal holds them")
+            many = "1 more warning" if more == 1 else f"{more} more warnings"
+            self.put(f"  ⚠ {many} like these: the journal holds them")
 
 
 def _failure(event: launch.Event) -> str:

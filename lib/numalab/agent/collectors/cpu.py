@@ -16,7 +16,8 @@ from . import Unavailable, read, row
 SOURCE = "cpu"
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _WAITING = ("idle", "iowait", "steal")  # steal: taken by the hypervisor, nobody here ran
-_NAMED = 5  # the busiest other processes that a record names
+_NAMED = 5  # the busiest other processes that a record names,
+_WORTH_NAMING = 0.01  # if they took this share of the cell's CPUs: a record may be published
 
 
 def per_cpu(root: str = "/") -> Dict[int, List[int]]:
@@ -93,12 +94,13 @@ def difference(
     tree_s = sum(used[pid] for pid in members) if members else None
     if not members and root_pid not in table:
         tree_s = _waited_for(before["processes"], table, root_pid, tick)
-    others = sorted(
-        (pid for pid in used if pid not in members and pid not in own and used[pid] > 0),
-        key=lambda pid: -used[pid],
-    )
     other_s = None if tree_s is None else max(0.0, busy - tree_s)
     capacity = elapsed * len(of_cell)
+    least = max(2 * tick, _WORTH_NAMING * capacity)
+    others = sorted(
+        (pid for pid in used if pid not in members and pid not in own and used[pid] >= least),
+        key=lambda pid: -used[pid],
+    )
     return {
         "elapsed_s": round(elapsed, 6),
         "per_cpu": {
