@@ -7,7 +7,6 @@ every grade derived again from the recorded proofs, the rules of a run, and impl
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -62,37 +61,40 @@ def check(folder: Path) -> Result:
     if not folder.is_dir():
         raise Fault(f"{folder} is not a directory", "numalab list --runs shows the runs")
     try:
-        manifest = journal.read_json(folder / "manifest.json")
-        plan = manifest["plan"]
-        listed = manifest["sha256"]
+        _check(result)
     except Fault as fault:
         result.faults.append(str(fault))
-        return result
-    except (KeyError, TypeError) as error:
-        result.faults.append(f"manifest.json lacks {error}")
-        return result
-    result.faults += _hashes(folder, listed)
-    try:
-        host = journal.read_json(folder / "host.json")
-        records = journal.read(folder / "journal.ndjson")
-        result.trials = len(records)
-        result.faults += _journal(plan, manifest, records)
-        for record in records:
-            result.faults += _trial(folder, plan, host, record)
-        derived = store.derive(folder)
-    except Fault as fault:
-        result.faults.append(str(fault))
-        return result
-    except (KeyError, TypeError, AttributeError) as error:
+    except _UNFIT as error:
+        words = str(error).splitlines() or [""]
         kind = type(error).__name__
-        result.faults.append(f"the run's files do not fit the schema: {kind} {error}")
-        return result
+        result.faults.append(f"the run's files do not fit the schema: {kind} {words[0]}".rstrip())
+    return result
+
+
+# What reading a file that is JSON, but not as the schema says, can end in.
+_UNFIT = (LookupError, TypeError, AttributeError, ValueError, pl.exceptions.PolarsError)
+
+
+def _check(result: Result) -> None:
+    folder = result.folder
+    manifest = journal.read_json(folder / "manifest.json")
+    for key in ("run", "plan", "sha256", "status"):
+        if key not in manifest:
+            raise Fault(f"{folder / 'manifest.json'} has no {key!r}", "restore it from a copy")
+    plan = manifest["plan"]
+    result.faults += _hashes(folder, manifest["sha256"])
+    host = journal.read_json(folder / "host.json")
+    records = journal.read(folder / "journal.ndjson")
+    result.trials = len(records)
+    result.faults += _journal(plan, manifest, records)
+    for record in records:
+        result.faults += _trial(folder, plan, host, record)
+    derived = store.derive(folder)
     for name, frame in zip(store.FILES, derived, strict=True):
         result.faults += _same_table(folder, name, frame)
     result.faults += _implausible(derived[0])
     result.warnings += _rules(plan, manifest, host, records)
     result.warnings += _suspicious(derived[0], plan, host)
-    return result
 
 
 def _hashes(folder: Path, listed: dict[str, str]) -> Iterator[str]:
@@ -173,7 +175,7 @@ def _trial(
     if "placement" not in record["raw"]:
         yield f"{where}: graded verified, but no placement proof was recorded"
         return
-    recorded = json.loads(store.read_raw(folder, record["raw"]["placement"]))
+    recorded = store.read_json(folder, record["raw"]["placement"])
     proofs = [proof for proof in recorded["proofs"] if not proof.get("early")]
     grade, _ = placement.grade(proofs, cell, host["topology"])
     if grade != "verified":

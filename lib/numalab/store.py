@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,16 @@ def read_raw(folder: Path, name: str) -> str:
     try:
         with gzip.open(folder / name, "rb") as file:
             return file.read().decode("utf-8", errors="replace")
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise Fault(f"{folder / name} cannot be read: {error}", "restore it from a copy") from None
+
+
+def read_json(folder: Path, name: str) -> Any:
+    """Return what one raw file of a run holds as JSON; Fault when it cannot be read as that."""
+    try:
+        return json.loads(read_raw(folder, name))
+    except ValueError as error:
+        raise Fault(f"{folder / name} is not JSON: {error}", "restore it from a copy") from None
 
 
 def derive(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -90,7 +99,7 @@ def derive(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
                 f"{folder}/journal.ndjson: trial {record['trial']} has the cell "
                 f"{record['cell']!r}, which is not in the plan",
             )
-        head = {"run": folder.name, "trial": record["trial"], "cell": cell["id"]}
+        head = {"run": manifest["run"], "trial": record["trial"], "cell": cell["id"]}
         common = {
             **head,
             "host": manifest["host"],
@@ -126,7 +135,7 @@ def _trial_rows(folder: Path, record: dict[str, Any]) -> Iterator[dict[str, Any]
     for row in tool_metrics(folder, record):
         yield {**_blank(row), "source": "tool"}
     if "collect" in record["raw"]:
-        collected = json.loads(read_raw(folder, record["raw"]["collect"]))
+        collected = read_json(folder, record["raw"]["collect"])
         for row in collectors.metrics(collected):
             yield {**_blank(row), "source": row["source"]}
 
@@ -167,7 +176,7 @@ def _trial_samples(folder: Path, record: dict[str, Any]) -> Iterator[dict[str, A
         for row in driver.samples(_parsed(folder, record)):
             yield {**row, "point": row.get("point") or "", "source": "tool"}
     if "collect" in record["raw"]:
-        collected = json.loads(read_raw(folder, record["raw"]["collect"]))
+        collected = read_json(folder, record["raw"]["collect"])
         yield from collectors.samples(collected)
 
 

@@ -1,0 +1,81 @@
+"""Whatever is wrong with a run directory, the check says so and names the file."""
+
+import gzip
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from numalab import check, importer
+from numalab.agent import journal
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """A small run directory that passes the check."""
+    monkeypatch.setenv("NUMALAB_RUNS", str(tmp_path / "runs"))
+    log = Path(__file__).parent / "fixtures" / "tools" / "sysbench-cpu.txt"
+    folder = importer.import_logs([log], "here", "sysbench-cpu", [], "")
+    assert check.check(folder).faults == []
+    return folder
+
+
+def _seal(folder):
+    """Make the hashes of a run those of its files, as a forger would."""
+    manifest = journal.read_json(folder / "manifest.json")
+    sums = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in manifest["sha256"]
+    }
+    journal.write_json(folder / "manifest.json", {**manifest, "sha256": sums})
+
+
+def test_any_flipped_bit_of_a_raw_file_is_found_and_the_file_named(run):
+    (raw,) = (run / "raw").iterdir()
+    content = raw.read_bytes()
+    for place in range(len(content)):
+        raw.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        faults = check.check(run).faults
+        assert any(raw.name in fault for fault in faults), f"byte {place}"
+
+
+def test_a_run_passes_under_another_name(run, tmp_path):
+    assert check.check(shutil.copytree(run, tmp_path / "downloaded")).faults == []
+
+
+def _places(data, path=()):
+    items = data.items() if isinstance(data, dict) else enumerate(data[:2])
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, (dict, list)):
+            yield from _places(value, (*path, key))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "host.json", "journal.ndjson"])
+@pytest.mark.parametrize("wrong", [None, [], {}, "x", -1, "remove it"])
+def test_a_value_of_the_wrong_kind_is_no_crash(run, name, wrong):
+    text = (run / name).read_text()
+    for path in _places(json.loads(text)):
+        data = place = json.loads(text)
+        for key in path[:-1]:
+            place = place[key]
+        if wrong == "remove it":
+            del place[path[-1]]
+        else:
+            place[path[-1]] = wrong
+        (run / name).write_text(json.dumps(data) + "\n")
+        if name != "manifest.json":
+            _seal(run)
+        check.check(run)  # a fault or none, but no exception
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"null", b"[]", b"{}"])
+def test_collected_records_that_are_none_are_a_fault(run, content):
+    record = json.loads((run / "journal.ndjson").read_text())
+    (run / "raw/collect.json.gz").write_bytes(gzip.compress(content))
+    record["raw"]["collect"] = "raw/collect.json.gz"
+    (run / "journal.ndjson").write_text(json.dumps(record) + "\n")
+    _seal(run)
+    assert check.check(run).faults
