@@ -1,0 +1,112 @@
+"""The committed pages: they show committed runs, agree with each other, and can be made again."""
+
+import ast
+import json
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from numalab import check, datapackage, home, notebook
+from numalab.agent.errors import Fault
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+ARTICLE = REPOSITORY / "report" / "index.ipynb"
+RUNS = sorted(path.parent for path in (REPOSITORY / "data" / "runs").glob("*/*/manifest.json"))
+PUBLISHED = [run for run in RUNS if run.parent.name == "debian-vm"]
+
+
+def _parameters(path):
+    book = nbformat.read(path, as_version=4)
+    (cell,) = (one for one in book.cells if "parameters" in one.metadata.get("tags", []))
+    tree = ast.parse(cell.source)
+    return {node.targets[0].id: ast.literal_eval(node.value) for node in tree.body}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_committed_notebook_opens_with_results_of_a_committed_run(path):
+    run = REPOSITORY / _parameters(path)["source"]
+    assert json.loads((run / "manifest.json").read_text())["experiment"] == path.stem
+    code = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+    assert all(cell.execution_count for cell in code), "make notebooks executes it"
+    assert all(cell.outputs for cell in code[2:])
+    assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    assert not any("stderr" in str(output.get("name")) for c in code for output in c.outputs)
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, ARTICLE], ids=lambda path: path.stem)
+def test_a_committed_page_holds_no_time_and_no_path_of_the_machine_that_made_it(path):
+    text = path.read_text()
+    assert "papermill" not in json.loads(text)["metadata"]
+    assert not re.search(r"iopub|\"start_time\"|duration", text)
+    assert str(REPOSITORY) not in text and str(Path.home()) + "/" not in text
+
+
+def test_the_article_shows_committed_runs_and_carries_their_notebooks():
+    runs = _parameters(ARTICLE)["runs"]
+    assert runs and all((REPOSITORY / run / "manifest.json").is_file() for run in runs)
+    for path in NOTEBOOKS:
+        copy = REPOSITORY / "report" / "notebooks" / path.name
+        assert copy.read_bytes() == path.read_bytes(), "make notebooks copies it"
+
+
+@pytest.mark.parametrize("run", PUBLISHED, ids=lambda run: run.name)
+def test_every_published_run_passes_the_check(run):
+    result = check.check(run)
+    assert result.faults == []
+    assert json.loads((run / "manifest.json").read_text())["status"] == "complete"
+
+
+def test_published_runs_name_no_home_folder():
+    for run in PUBLISHED:
+        for name in ("manifest.json", "journal.ndjson", "host.json"):
+            assert not re.search(r"/root/|/home/", (run / name).read_text()), f"{run.name}/{name}"
+
+
+def test_the_descriptor_describes_the_tables(tmp_path):
+    shutil.copytree(REPOSITORY / "data" / "reference", tmp_path / "reference")
+    for run in PUBLISHED:
+        folder = tmp_path / "runs" / run.parent.name / run.name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").touch()
+    stored = json.loads((REPOSITORY / "data" / "datapackage.json").read_text())
+    assert stored == datapackage.descriptor(tmp_path), "make notebooks writes it"
+    for resource in stored["resources"]:
+        paths = resource["path"] if isinstance(resource["path"], list) else [resource["path"]]
+        assert all((REPOSITORY / "data" / path).is_file() for path in paths)
+        if resource["format"] == "parquet":
+            assert all("description" in field for field in resource["schema"]["fields"])
+
+
+def test_an_unknown_parameter_is_an_error_not_a_warning(tmp_path):
+    with pytest.raises(Fault, match="no parameter prfile.*source, host, profile, bindings"):
+        notebook.run_notebook(NOTEBOOKS[0], tmp_path / "out.ipynb", {"prfile": "smoke"})
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_a_run_of_another_experiment_is_refused_by_the_notebook(tmp_path):
+    other = next(run for run in PUBLISHED if run.name.endswith("-host"))
+    with pytest.raises(Fault, match="is a run of host, not of stream"):
+        notebook.run_notebook(
+            REPOSITORY / "notebooks" / "stream.ipynb",
+            tmp_path / "out.ipynb",
+            {"source": home.root().joinpath(other).as_posix()},
+        )
+
+
+def test_papermill_by_hand_shows_any_run(tmp_path):
+    import papermill
+
+    run = next(run for run in PUBLISHED if run.name.endswith("-host"))
+    book = papermill.execute_notebook(
+        str(REPOSITORY / "notebooks" / "host.ipynb"),
+        str(tmp_path / "out.ipynb"),
+        parameters={"source": run.relative_to(REPOSITORY).as_posix()},
+        cwd=str(tmp_path),
+        progress_bar=False,
+    )
+    shown = [o for cell in book.cells for o in cell.get("outputs", [])]
+    assert any("debian-vm" in str(output) for output in shown)
