@@ -20,7 +20,7 @@ run: $(READY)  ## measure this machine under every binding and render the articl
 test: $(READY)  ## lint, every test, and every committed notebook against its committed outputs
 	$(BIN)/ruff check .
 	$(BIN)/pytest
-	$(BIN)/pytest --nbval-lax -p no:cacheprovider notebooks report
+	$(BIN)/pytest --nbval-lax -p no:cacheprovider notebooks report/index.ipynb
 
 bench: $(READY)  ## the measured promises: probe, collectors, start-up, store
 	$(BIN)/python bench/all.py

@@ -170,7 +170,9 @@ class Article:
         rows = published().filter(pl.col("experiment").is_in(["idle-latency", "stream"]))
         heads = {"machine": "cpu", "experiment": "experiment", "binding": "binding"}
         heads |= {"value": "value", "unit": "unit", "quality": "quality"}
-        notes = rows.filter(pl.col("note").is_not_null()).unique(["cpu", "note"], keep="first")
+        notes = rows.filter(pl.col("note").is_not_null()).unique(
+            ["cpu", "note"], keep="first", maintain_order=True
+        )
         doubts = [f"\n- {row['cpu']}: {row['note']}" for row in notes.to_dicts()]
         return Text(tables.markdown(rows, heads) + "".join(doubts))
 
