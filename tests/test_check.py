@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import check, importer
+from numalab import check, importer, store
 from numalab.agent import journal
 
 
@@ -39,6 +39,18 @@ def test_any_flipped_bit_of_a_raw_file_is_found_and_the_file_named(run):
         raw.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         faults = check.check(run).faults
         assert any(raw.name in fault for fault in faults), f"byte {place}"
+
+
+@pytest.mark.parametrize("name", store.FILES)
+def test_any_flipped_bit_of_a_table_is_found_even_where_reading_would_end_the_process(run, name):
+    content = (run / name).read_bytes()
+    for place in range(0, len(content), len(content) // 5):
+        (run / name).write_bytes(
+            content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        )
+        assert any(name in fault for fault in check.check(run).faults), f"byte {place}"
+    (run / name).unlink()
+    assert any(name in fault for fault in check.check(run).faults)
 
 
 def test_a_run_passes_under_another_name(run, tmp_path):

@@ -181,11 +181,14 @@ def _trial_samples(folder: Path, record: dict[str, Any]) -> Iterator[dict[str, A
 
 
 def write(folder: Path) -> None:
-    """Derive a run's two tables and write them beside its raw files."""
+    """Derive a run's two tables, write them beside its raw files, note their hashes."""
     for name, frame in zip(FILES, derive(folder), strict=True):
         temporary = folder / f".{name}"
         frame.write_parquet(temporary, compression="zstd", statistics=False)
         temporary.replace(folder / name)
+    manifest = journal.read_json(folder / "manifest.json")
+    manifest["tables"] = {name: journal.sha256(folder / name) for name in FILES}
+    journal.write_json(folder / "manifest.json", manifest)
 
 
 def measurements(folders: Iterable[Path]) -> pl.LazyFrame:
