@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from numalab import check, importer, store
+from numalab import check, importer, runs, session, store
 from numalab.agent import journal
+from numalab.agent.errors import Fault
 
 
 @pytest.fixture
@@ -81,6 +82,17 @@ def test_a_value_of_the_wrong_kind_is_no_crash(run, name, wrong):
         if name != "manifest.json":
             _seal(run)
         check.check(run)  # a fault or none, but no exception
+
+
+@pytest.mark.parametrize("key", ["host", "plan", "order"])
+def test_a_manifest_that_lacks_something_is_named_by_whoever_reads_it(run, key):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (manifest["plan"] if key == "order" else manifest).pop(key)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert any("manifest.json has no" in fault for fault in check.check(run).faults)
+    for read in (runs.load, lambda folder: session.resume(folder, session.Settings())):
+        with pytest.raises(Fault, match="manifest.json has no"):
+            read(run)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"null", b"[]", b"{}"])

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from numalab import store
+from numalab import runs, store
 from numalab.agent import journal, placement, tools
 from numalab.agent.errors import Fault, ParseError
 
@@ -79,10 +79,7 @@ _UNFIT = (LookupError, TypeError, AttributeError, ValueError, pl.exceptions.Pola
 
 def _check(result: Result) -> None:
     folder = result.folder
-    manifest = journal.read_json(folder / "manifest.json")
-    for key in ("run", "plan", "sha256", "status"):
-        if key not in manifest:
-            raise Fault(f"{folder / 'manifest.json'} has no {key!r}", "restore it from a copy")
+    manifest = runs.read_manifest(folder)
     plan = manifest["plan"]
     result.faults += _hashes(folder, manifest["sha256"])
     changed = dict(_changed_tables(folder, manifest.get("tables") or {}))

@@ -104,12 +104,27 @@ class Run:
         )
 
 
+_KEYS = ("run", "host", "experiment", "profile", "seed", "status", "plan", "sha256")
+_PLAN_KEYS = ("request", "tool", "cells", "order", "skipped")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return a run's manifest; Fault when it is missing, incomplete or of a newer schema."""
+    path = folder / "manifest.json"
+    manifest = journal.read_json(path)
+    for where, part, keys in (("", manifest, _KEYS), ("plan.", manifest.get("plan"), _PLAN_KEYS)):
+        for key in keys:
+            if not isinstance(part, dict) or key not in part:
+                raise Fault(f"{path} has no {where}{key}", "restore it from a copy")
+    return manifest
+
+
 def load(path: str | Path) -> Run:
     """Read a run directory; Fault when it is none, is damaged or of a newer schema."""
     folder = home.resolve(path)
     if not folder.is_dir():
         raise Fault(f"{path} is not a run directory", "numalab list --runs shows the runs")
-    manifest = journal.read_json(folder / "manifest.json")
+    manifest = read_manifest(folder)
     return Run(folder, manifest, journal.read_json(folder / "host.json"))
 
 

@@ -63,10 +63,10 @@ def _say_once(lines: Iterable[str], mark: str, settings: Settings) -> None:
 
 def resume(given: Path, settings: Settings) -> Path:
     """Complete an unfinished run; return its run directory."""
-    from numalab.agent import journal
+    from numalab import runs
 
     folder = home.resolve(given)
-    manifest = journal.read_json(folder / "manifest.json")
+    manifest = runs.read_manifest(folder)
     with _progress(settings, len(manifest["plan"]["order"])) as show:
         end = launch.resume(folder, allow_host_changes=settings.allow_host_changes, on_event=show)
     _finish(folder, end, settings)
