@@ -251,3 +251,22 @@ def test_bad_input_gets_one_clear_message_and_a_status(arguments, words, tmp_pat
     assert words in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 12
     assert list(tmp_path.iterdir()) == [], "something was left behind"
+
+
+def test_a_run_whose_baseline_always_failed_does_not_pass_for_a_result(tmp_path):
+    broken = tmp_path / "bin" / "numactl"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho 'libnuma: broken' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    path = f"{broken.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "numalab.cli", "run", "command", "-p", "smoke", "--no-notebook"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "NUMALAB_RUNS": str(tmp_path / "runs"), "PATH": path},
+    )
+    if "another numalab measurement" in done.stderr:
+        pytest.skip("another numalab measurement is running on this machine")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "failed" in done.stderr and "libnuma: broken" in done.stderr

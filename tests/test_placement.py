@@ -446,3 +446,36 @@ class TestRealProcess:
                 break
         assert proof["ok"] is None and proof["absent"] is True
         assert placement.grade([proof], cell(), ONE_NODE)[0] == "unverified"
+
+
+def _recorded(pages, seen="0-1", lumps=0):
+    return {"ok": True, "memory": {"pages_bytes": pages, "lumps": lumps}, "cpus": {"seen": seen}}
+
+
+@pytest.mark.parametrize(
+    ("proof", "rule", "words"),
+    [
+        (_recorded({"0": 100}), {"rule": "within", "nodes": "0", "at_least": 0.98}, None),
+        (
+            _recorded({"0": 90, "1": 10}),
+            {"rule": "within", "nodes": "0", "at_least": 0.98},
+            "on node 1, not 0",
+        ),
+        (_recorded({}), {"rule": "within", "nodes": "0", "at_least": 0.98}, "names no page"),
+        (
+            _recorded({"0": 9 << 30, "1": 1 << 30}),
+            {"rule": "shares", "nodes": "0-1", "within_points": 5},
+            "not 50 %",
+        ),
+        (
+            _recorded({"0": 100}, seen="0-2"),
+            {"rule": "within", "nodes": "0", "at_least": 0.98},
+            "threads on CPUs 2, outside 0-1",
+        ),
+    ],
+)
+def test_a_recorded_proof_is_judged_by_its_figures_not_by_its_word(proof, rule, words):
+    cpus = {"proof": "required", "cpus": "0-1"}
+    expects = {"memory": {"proof": "required", **rule}, "cpus": cpus}
+    said = placement.contradiction(proof, {"expects": expects})
+    assert said is None if words is None else words in said

@@ -209,3 +209,20 @@ def test_drivers_have_what_the_engine_calls(name):
     assert name == driver.NAME and driver.PROTOCOL == "sampled"
     for function in ("find", "prepare", "argv", "timing", "parse", "metrics"):
         assert callable(getattr(driver, function))
+
+
+@pytest.mark.parametrize(
+    ("mode", "test"),
+    [
+        ("latency", "latency_matrix"),
+        ("bandwidth", "bandwidth_matrix"),
+        ("loaded", "loaded_latency"),
+    ],
+)
+def test_mlc_answers_to_what_the_probe_is_asked(mode, test):
+    driver = tools.driver("mlc")
+    asked = {"mode": mode, "bytes": "4x-llc", "seconds": 2, "pages": "auto", "delays": [0]}
+    ready = driver.prepare(asked, {"threads": 2}, "0-1", "0")["options"]
+    assert ready == {"test": test, "random": True}
+    with pytest.raises(Fault, match="cannot measure 'stream'"):
+        driver.prepare({"mode": "stream"}, {"threads": 2}, "0-1", "0")

@@ -161,6 +161,10 @@ def _journal(
             yield f"journal.ndjson: trial {trial} is missing, though the run calls itself complete"
     elif manifest["status"] == "running":
         yield "manifest.json: the run never ended (numalab run --resume completes it)"
+    for cell in plan["cells"]:
+        bound = cell["memory"]["policy"] in ("bind", "interleave")
+        if bound and cell["expects"]["memory"]["proof"] != "required":
+            yield f"manifest.json: cell {cell['id']} binds memory, but requires no proof of it"
     by_block: dict[int, list[str]] = {}
     for item in plan["order"]:
         by_block.setdefault(item["block"], []).append(item["cell"])
@@ -202,6 +206,10 @@ def _trial(
     grade, _ = placement.grade(proofs, cell, host["topology"])
     if grade != "verified":
         yield f"{where}: graded verified, but its recorded placement gives {grade}"
+    for proof in proofs:
+        wrong = placement.contradiction(proof, cell) if proof["ok"] else None
+        if wrong:
+            yield f"{where}: graded verified, but its recorded placement says: {wrong}"
 
 
 def _same_table(folder: Path, name: str, derived: pl.DataFrame) -> Iterator[str]:

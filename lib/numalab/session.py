@@ -135,8 +135,25 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
     if text:
         print("\n" + text)
     print(f"\n{folder}   →   numalab report")
+    _refuse_without_baseline(folder)
     if end["status"] != "complete":
         raise Fault(f"the run is {end['status']}", f"numalab run --resume {folder}")
+
+
+def _refuse_without_baseline(folder: Path) -> None:
+    """A run whose baseline always failed compares nothing, whatever else it measured."""
+    from numalab import runs
+    from numalab.agent import journal
+
+    run = runs.load(folder)
+    records = journal.read(folder / "journal.ndjson")
+    for cell in run.cells.values():
+        own = [record for record in records if record["cell"] == cell["id"]]
+        if cell["role"] == "baseline" and own and all(r["grade"] == "error" for r in own):
+            raise Fault(
+                f"every trial of the baseline {cell['label']} failed: {own[-1]['reason']}",
+                "mend that and measure again",
+            )
 
 
 def _grades(end: launch.Event) -> str:

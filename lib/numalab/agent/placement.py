@@ -254,7 +254,7 @@ def _prove_memory(
             found = _from_numa_maps(root_pid, members, proc)
     except _Unprovable as why:
         return {"ok": None, "reason": str(why), "absent": why.absent}
-    pages, lumps = found["pages_bytes"], found.pop("lumps")
+    pages, lumps = found["pages_bytes"], found["lumps"]
     total = sum(pages.values())
     found["anonymous_bytes"] = total
     if not total:
@@ -490,6 +490,31 @@ def grade(
     if _one_visible_node(topology):
         return "verified", "verified: one visible node"
     return "verified", None
+
+
+def contradiction(proof: Dict[str, Any], cell: Dict[str, Any]) -> Optional[str]:
+    """Judge a recorded proof again from its own figures; say what forbids its ``ok``, or None.
+
+    For a checker that does not trust the verdict in a file: bytes per node and CPUs seen are held
+    against what the cell requires.
+    """
+    expects, memory = cell["expects"], proof.get("memory") or {}
+    pages = {int(node): size for node, size in (memory.get("pages_bytes") or {}).items()}
+    total = sum(pages.values())
+    if expects["memory"]["proof"] == "required":
+        if not total:
+            return "it names no page of the workload"
+        shares = {node: size / total for node, size in pages.items()}
+        wrong = _misplaced(expects["memory"], shares, total, memory.get("lumps", 0))
+        if wrong:
+            return wrong
+    if expects["cpus"]["proof"] == "required":
+        cpus = proof.get("cpus") or {}
+        seen = cpulist.parse(f"{cpus.get('seen') or ''},{cpus.get('allowed') or ''}")
+        outside = set(seen) - set(cpulist.parse(expects["cpus"]["cpus"]))
+        if outside:
+            return f"threads on CPUs {cpulist.format(outside)}, outside {expects['cpus']['cpus']}"
+    return None
 
 
 def metrics(proof: Dict[str, Any]) -> List[Dict[str, Any]]:

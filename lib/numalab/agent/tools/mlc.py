@@ -275,6 +275,12 @@ _TESTS = {
     "c2c_latency": (30.0, "cache_latency"),
 }
 _OPTIONS = {"test", "path", "random", "buffer_mib", "time_s"}
+# What the probe is told for the same measurements: MLC has its own sizes, times and mixes.
+_PROBES = {"mode", "bytes", "seconds", "delays", "mixes", "pages", "threads"}
+_TEST_OF = {
+    "latency": "latency_matrix", "bandwidth": "bandwidth_matrix", "loaded": "loaded_latency",
+    "core-to-core": "c2c_latency",
+}  # fmt: skip
 
 
 def find(options: Dict[str, Any]) -> Dict[str, Any]:
@@ -305,12 +311,16 @@ def prepare(
     options: Dict[str, Any], topology: Dict[str, Any], cpus: str, memory_nodes: str
 ) -> Dict[str, Any]:
     """Return the resolved options and the memory needed (bytes); Fault for a bad option."""
-    unknown = set(options) - _OPTIONS
+    asked, unknown = options, set(options) - _OPTIONS - _PROBES
     if unknown:
         raise Fault(
             f"mlc has no option {sorted(unknown)[0]!r}", f"known: {', '.join(sorted(_OPTIONS))}"
         )
-    test = options.get("test", "latency_matrix")
+    options = {name: value for name, value in options.items() if name not in _PROBES}
+    mode = asked.get("mode", "latency")
+    if mode not in _TEST_OF:
+        raise Fault(f"mlc cannot measure {mode!r}", f"it measures {', '.join(_TEST_OF)}")
+    test = options.get("test", _TEST_OF[mode])
     if test not in _TESTS:
         raise Fault(f"mlc has no test {test!r}", f"known: {', '.join(_TESTS)}")
     buffer_mib = options.get("buffer_mib")
