@@ -306,8 +306,9 @@ def test_a_perf_that_works_on_true_and_then_never_attaches(fake_perf, monkeypatc
 
 def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, tmp_path, busy):
     deaf = tmp_path / "deaf"
+    forever = f"sleep 4714{os.getpid()}"  # no other run of this test has the same
     fake_perf(
-        f"case \"$*\" in *' -p '*) trap '' INT; echo > {deaf}; sleep 4714; exit;; esac\n"
+        f"case \"$*\" in *' -p '*) trap '' INT; echo > {deaf}; {forever}; exit;; esac\n"
         "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n"
     )
 
@@ -318,7 +319,10 @@ def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, tmp_path, bu
     monkeypatch.setattr(perf, "END_LIMIT_S", 0.3)
     monkeypatch.setattr(perf.Counting, "_wait_until_attached", attached)
     assert "did not end" in why_no_perf(busy)
-    assert not running("sleep 4714")
+    patience = time.monotonic() + 5  # a killed process takes a moment to leave the table
+    while running(forever) and time.monotonic() < patience:
+        time.sleep(0.05)
+    assert not running(forever)
 
 
 OLD_PERF = """

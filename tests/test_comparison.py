@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from frames import Cell, measurements, two_nodes
+from frames import Cell, measurements, plan, two_nodes
 from numalab import comparison, statistics
 from numalab.agent.errors import Fault
 
@@ -168,6 +168,8 @@ def test_run_directories_of_other_experiments_are_refused(tmp_path):
         frame = measurements(two_nodes(), run=name, experiment=experiment)
         frame.write_parquet(folder / "measurements.parquet")
         manifest = {"schema": 1, "run": name, "host": "a", "experiment": experiment}
+        manifest |= {"profile": "quick", "seed": 1, "status": "complete", "sha256": {}}
+        manifest |= {"plan": {**plan(two_nodes()), "tool": {"name": "probe"}, "order": []}}
         (folder / "manifest.json").write_text(json.dumps(manifest))
         host = {"schema": 1, "host": "a", "emulated": name == "three"}
         (folder / "host.json").write_text(json.dumps(host))
