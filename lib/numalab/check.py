@@ -6,7 +6,6 @@ every grade derived again from the recorded proofs, the rules of a run, and impl
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ import polars as pl
 
 from numalab import runs, store
 from numalab.agent import journal, placement, tools
+from numalab.agent import plan as planning
 from numalab.agent.errors import Fault, ParseError
 
 # What a finished run adds after its manifest is sealed; they are derived, and derived again here.
@@ -112,7 +112,7 @@ def _hashes(folder: Path, listed: dict[str, str]) -> Iterator[str]:
     for name, expected in sorted(listed.items()):
         if name not in present:
             yield f"{name}: listed in manifest.json, but missing"
-        elif hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
+        elif journal.sha256(folder / name) != expected:
             yield f"{name}: sha256 differs from manifest.json"
     for name in sorted(present - set(listed) - set(DERIVED)):
         yield f"{name}: not listed in manifest.json"
@@ -268,8 +268,8 @@ def _rules(
             yield f"{count} of {len(records)} trials {grade}: {reason}"
     blocks = {item["block"] for item in plan["order"]}
     if plan["request"]["control"] and len(plan["cells"]) > 1:
-        if len(blocks) < 6:
-            yield f"{len(blocks)} blocks decide nothing (6 or more do)"
+        if len(blocks) < planning.FEWEST_BLOCKS:
+            yield f"{len(blocks)} blocks decide nothing ({planning.FEWEST_BLOCKS} or more do)"
         if not any(cell["role"] == "control" for cell in plan["cells"]):
             yield "there is no A/A control"
     noted = [*(n for cell in plan["cells"] for n in cell["notes"])]

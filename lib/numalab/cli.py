@@ -107,7 +107,7 @@ Options = Annotated[
 ]
 
 
-@app.command(context_settings={"ignore_unknown_options": False})
+@app.command()
 def plan(
     experiment: ExperimentName,
     program: Program = None,

@@ -312,15 +312,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
-def execute(folder: Path, notebook: str | None = None, out: Path | None = None) -> Path:
+def execute(folder: Path) -> Path:
     """Execute an experiment's notebook over a run by papermill; return the executed notebook.
 
-    It goes to ``notebook.ipynb`` in the run directory unless ``out`` is given. Raises Fault when a
-    cell fails, with the cell's own error.
+    It goes to ``notebook.ipynb`` in the run directory. Raises Fault when a cell fails, with the
+    cell's own error.
     """
     run = runs.load(folder)
-    source = home.root() / "notebooks" / (notebook or run.experiment.notebook)
-    target = out or folder / "notebook.ipynb"
+    source = home.root() / "notebooks" / run.experiment.notebook
+    target = folder / "notebook.ipynb"
     parameters = {
         "source": from_root(folder),
         "host": run.manifest["host"],

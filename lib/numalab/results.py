@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import polars as pl
 
 from numalab import statistics, store
@@ -101,12 +99,11 @@ def title(metric: str, point: str = "") -> str:
 
 def terminal(run: Run) -> str:
     """Return the results as text for the terminal: a table per metric and point that was asked."""
-    parts = [
-        _terminal_table(run, metric, point)
-        for metric in run.measures
-        for point in points(run, metric)
-        if len(points(run, metric)) <= 12
-    ]
+    parts = []
+    for metric in run.measures:
+        at = points(run, metric)
+        if len(at) <= 12:  # the hundreds of pairs of cores are for the picture
+            parts += [_terminal_table(run, metric, point) for point in at]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -206,7 +203,7 @@ def placement(run: Run) -> str:
         for record in records:
             if "placement" not in record["raw"]:
                 continue
-            recorded = json.loads(store.read_raw(run.folder, record["raw"]["placement"]))
+            recorded = store.read_json(run.folder, record["raw"]["placement"])
             for proof in recorded["proofs"]:
                 looks.append((proof.get("memory") or {}).get("shares") or {})
                 seen |= set(cpulist.parse((proof.get("cpus") or {}).get("seen") or ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,11 +138,3 @@ def newest(host: str | None = None) -> list[Run]:
         if run.manifest["status"] == "complete":
             chosen[run.manifest["host"], run.manifest["experiment"]] = run
     return list(chosen.values())
-
-
-def by_experiment(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group runs by their experiment."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.manifest["experiment"], []).append(run)
-    return groups

@@ -121,21 +121,26 @@ def derive(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
             "tool_version": record["tool"]["version"],
             "grade": record["grade"],
         }
-        for row in _trial_rows(folder, record):
+        driver = tools.driver(record["tool"]["name"])
+        records = _parsed(folder, driver, record)
+        collect = record["raw"].get("collect")
+        collected = None if collect is None else read_json(folder, collect)
+        for row in _trial_rows(driver, records, collected):
             reason = row.get("reason") or record["reason"]
             measurements.append({**common, **row, "reason": reason})
-        samples += [{**head, **row} for row in _trial_samples(folder, record)]
+        samples += [{**head, **row} for row in _trial_samples(driver, records, collected)]
     return (
         pl.DataFrame(measurements, schema=MEASUREMENTS),
         pl.DataFrame(samples, schema=SAMPLES),
     )
 
 
-def _trial_rows(folder: Path, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for row in tool_metrics(folder, record):
+def _trial_rows(
+    driver: Any, records: list[dict[str, Any]], collected: dict[str, Any] | None
+) -> Iterator[dict[str, Any]]:
+    for row in driver.metrics(records) if records else []:
         yield {**_blank(row), "source": "tool"}
-    if "collect" in record["raw"]:
-        collected = read_json(folder, record["raw"]["collect"])
+    if collected is not None:
         for row in collectors.metrics(collected):
             yield {**_blank(row), "source": row["source"]}
 
@@ -153,14 +158,7 @@ def _blank(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def tool_metrics(folder: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the metrics that a trial's tool printed; [] where its output cannot be parsed."""
-    records = _parsed(folder, record)
-    return tools.driver(record["tool"]["name"]).metrics(records) if records else []
-
-
-def _parsed(folder: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
-    driver = tools.driver(record["tool"]["name"])
+def _parsed(folder: Path, driver: Any, record: dict[str, Any]) -> list[dict[str, Any]]:
     name = record["raw"].get(getattr(driver, "RAW", "stdout"))
     if name is None:
         return []
@@ -170,13 +168,13 @@ def _parsed(folder: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
         return []  # the journal holds the reason: the same parser failed on the host
 
 
-def _trial_samples(folder: Path, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    driver = tools.driver(record["tool"]["name"])
+def _trial_samples(
+    driver: Any, records: list[dict[str, Any]], collected: dict[str, Any] | None
+) -> Iterator[dict[str, Any]]:
     if hasattr(driver, "samples"):
-        for row in driver.samples(_parsed(folder, record)):
+        for row in driver.samples(records):
             yield {**row, "point": row.get("point") or "", "source": "tool"}
-    if "collect" in record["raw"]:
-        collected = read_json(folder, record["raw"]["collect"])
+    if collected is not None:
         yield from collectors.samples(collected)
 
 

@@ -386,11 +386,6 @@ def _draw_group(axes: Axes, group: _Group, x: float, y: float) -> None:
                 style.halo(drawn)
 
 
-def _stray(topology: Mapping[str, Any]) -> List[int]:
-    """CPUs whose node is not known, which is what the kernel leaves of an offline CPU."""
-    return [cpu["cpu"] for cpu in topology["cpus"] if cpu["node"] is None]
-
-
 def _cell_size(topology: Mapping[str, Any]) -> float:
     return 0.27 if len(topology["nodes"]) <= 8 else 0.19
 

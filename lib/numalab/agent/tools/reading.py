@@ -66,15 +66,3 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
 def refuse(tool: str, line: Optional[Line], why: str) -> NoReturn:
     """Raise ParseError for a line, or for the output as a whole when there is none."""
     raise ParseError(tool, line.number if line else 0, line.text if line else "", why)
-
-
-def table_numbers(tool: str, line: Line, words: List[str], pattern: str) -> List[float]:
-    """Return words as numbers; each must have exactly the printed form of ``pattern``.
-
-    The printed form matters: a number cut short by a truncated output ("13" of "130.2") is
-    otherwise a wrong value.
-    """
-    for word in words:
-        if not re.fullmatch(pattern, word):
-            refuse(tool, line, f"{word!r} is not a number as {tool} prints it here")
-    return [float(word) for word in words]
