@@ -85,6 +85,25 @@ def host(
     print(describe.text(shape, settings, found, _width()))
 
 
+@app.command()
+def doctor(
+    root: Annotated[Path, typer.Option(help="Read a copied tree instead.")] = Path("/"),
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="The id of a finding that is accepted (see --json).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find what is wrong with this machine's use of its nodes, and what to type. Changes nothing.
+
+    Exit status: 0 nothing found, 1 something to act on (notes do not count), 2 it could not run.
+    """
+    from numalab.agent import doctor as examination
+
+    output, status = examination.run(str(root), ignore or [], as_json, _width())
+    print(output)
+    sys.exit(status)
+
+
 ExperimentName = Annotated[str, typer.Argument(help="Its name (numalab list), or a YAML file.")]
 Program = Annotated[
     list[str] | None,
