@@ -138,7 +138,7 @@ def test_host_changes_last_as_long_as_the_run(host):
 
 def test_without_leave_nothing_is_changed_and_nothing_measured(host):
     made = plan(["handshake"], host.mark, changes={"kernel.numa_balancing": "0"})
-    with pytest.raises(Fault, match="sets kernel.numa_balancing to 0 .*--allow-host-changes"):
+    with pytest.raises(Fault, match="sets kernel.numa_balancing = 0 .*--allow-host-changes"):
         host.run(made)
     assert host.balancing() == "1" and not host.out.exists()
 

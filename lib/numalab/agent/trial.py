@@ -23,7 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import SCHEMA, bindings, collectors, journal, placement, process
+from . import SCHEMA, bindings, changes, collectors, journal, placement, process
+from . import plan as planning
 from . import topology as topology_module
 from .errors import Fault
 from .paths import published
@@ -54,6 +55,7 @@ class Bench(NamedTuple):
     found: Dict[str, Any]  # what the driver's find() returned
     lock: int  # the descriptor of the host's measuring lock
     stopped: Callable[[], bool]
+    host: Optional[changes.HostChanges] = None  # recorded, where cells change host settings
 
 
 def raw_name(trial: int, cell: str, kind: str) -> str:
@@ -104,6 +106,7 @@ class _Trial:
         self.proofs: List[Dict[str, Any]] = []
         self.warnings: List[str] = []
         self.failure: Optional[str] = None
+        self.settings: Dict[str, str] = {}
         self.read_to = 0  # how far the child's standard output has been read, in bytes
         self.proof_s = 0.0
         self.warmup_s = float(self.timing.get("warmup_s") or 0.0)  # as planned, else as it was
@@ -118,6 +121,7 @@ class _Trial:
         kills_before = _out_of_memory_kills()
         try:
             try:
+                self._set_host()
                 self._check_room()
                 if self.bench.driver.PROTOCOL == "handshake":
                     self._start(talks=True)
@@ -133,6 +137,7 @@ class _Trial:
                 self.failure = str(fault)
             finally:
                 self._clean_up()
+            self._check_host()
             killed = _out_of_memory_kills() > kills_before
             record, metrics = self._conclude(began, killed)
         finally:
@@ -141,6 +146,24 @@ class _Trial:
         return record, metrics
 
     # --- before -------------------------------------------------------------------------------
+
+    def _set_host(self) -> None:
+        if self.bench.host:
+            self.settings = self.bench.host.enforce(
+                planning.settings_of(self.bench.plan, self.cell)
+            )
+
+    def _check_host(self) -> None:
+        """A setting that somebody changed meanwhile is a binding that did not hold."""
+        if self.bench.host:
+            try:
+                meddled = self.bench.host.meddled()
+            except Fault as fault:
+                meddled = [str(fault)]
+            if meddled and self.failure is None:
+                self.failure = "; ".join(meddled)
+            elif meddled:
+                self.warnings += meddled
 
     def _check_room(self) -> None:
         need = self.cell.get("need_bytes") or 0
@@ -389,6 +412,8 @@ class _Trial:
             "sha256": sums,
             "warnings": self.warnings,
         }
+        if self.bench.host:
+            record["settings"] = self.settings
         return record, metrics
 
     def _read_output(self, ended: Optional[Dict[str, Any]]) -> List[Dict[str, Any]]:
