@@ -115,6 +115,9 @@ Bindings = Annotated[
     list[str] | None,
     typer.Option("--binding", "-b", help="Instead of the file's: local, remote:farthest, …"),
 ]
+Cases = Annotated[
+    list[str] | None, typer.Option("--case", help="Only this case of the experiment's cases.")
+]
 Blocks = Annotated[int | None, typer.Option(min=1, help="Instead of the profile's.")]
 Seed = Annotated[int | None, typer.Option(help="Of the order of trials; drawn if not given.")]
 ToolName = Annotated[str | None, typer.Option("--tool", help="The one tool to measure with.")]
@@ -133,6 +136,7 @@ def plan(
     profile: ProfileName = "quick",
     host_name: HostName = None,
     binding: Bindings = None,
+    case: Cases = None,
     blocks: Blocks = None,
     seed: Seed = None,
     tool: ToolName = None,
@@ -148,8 +152,9 @@ def plan(
     from numalab.agent import plan as planning
 
     request = _request(
-        experiment, program, profile, host_name, binding, blocks, seed, tool, option, time_limit
-    )
+        experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
+        time_limit,
+    )  # fmt: skip
     if request_only:
         _print_json(request)
         return
@@ -170,6 +175,7 @@ def run(
     profile: ProfileName = "quick",
     host_name: HostName = None,
     binding: Bindings = None,
+    case: Cases = None,
     blocks: Blocks = None,
     seed: Seed = None,
     tool: ToolName = None,
@@ -203,14 +209,17 @@ def run(
         session.resume(resume, settings)
         return
     if every:
-        if any(item is not None for item in (binding, blocks, tool, option, program, time_limit)):
-            raise Fault("--all takes no -b, --blocks, --tool, --set, --time-limit, no program")
+        narrowed = (binding, case, blocks, tool, option, program, time_limit)
+        if any(item is not None for item in narrowed):
+            raise Fault(
+                "--all takes no -b, --case, --blocks, --tool, --set, --time-limit, no program"
+            )
         session.run_all(profile, host_name or platform.node(), seed, settings, collect)
         return
     assert experiment is not None
     session.run(
         _request(
-            experiment, program, profile, host_name, binding, blocks, seed, tool, option,
+            experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
             time_limit, collect,
         ),
         _load(experiment),
@@ -230,6 +239,7 @@ def _request(
     profile: str,
     host_name: str | None,
     binding: list[str] | None,
+    case: list[str] | None,
     blocks: int | None,
     seed: int | None,
     tool: str | None,
@@ -251,6 +261,7 @@ def _request(
         host_name or platform.node(),
         seed=seed,
         bindings=[_binding(text) for text in binding] if binding else None,
+        cases=case or None,
         blocks=blocks,
         tool=tool,
         options=options,
