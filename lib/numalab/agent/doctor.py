@@ -931,9 +931,8 @@ def text(
         lines += describe.marked("–", words, width)
     for finding in findings:
         lines += _finding_lines(finding, width)
-    serious = sum(finding["severity"] != "note" for finding in findings)
-    if not serious:
-        lines.append("✓ nothing found")
+    if healthy(findings):
+        lines.append("✓ nothing found" + (" in what can be read" if survey["unreadable"] else ""))
     return describe.printable("\n".join(lines))
 
 
