@@ -194,6 +194,16 @@ def run(
     notebook: Annotated[
         bool, typer.Option("--notebook/--no-notebook", help="Execute the notebook after it.")
     ] = True,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", help="On these hosts of the inventory: a group.")
+    ] = None,
+    inventory: Annotated[
+        list[Path] | None,
+        typer.Option("--inventory", "-i", help="Of Ansible; else fleet/inventory.yml, the lab's."),
+    ] = None,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="With --hosts: end what this command left running.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure: every binding in randomised blocks, each placement proven, results stored."""
@@ -205,6 +215,13 @@ def run(
     settings = session.Settings(
         allow_host_changes=allow_host_changes, notebook=notebook, as_json=as_json
     )
+    if hosts is None and (inventory or stop):
+        raise Fault("--inventory and --stop need --hosts", "name a group or a host with it")
+    if hosts is not None and (resume is not None or host_name is not None):
+        raise Fault(
+            "--hosts goes with neither --resume nor --host",
+            "the same command completes what is missing, and the inventory names the hosts",
+        )
     if resume is not None:
         session.resume(resume, settings)
         return
@@ -214,17 +231,28 @@ def run(
             raise Fault(
                 "--all takes no -b, --case, --blocks, --tool, --set, --time-limit, no program"
             )
-        session.run_all(profile, host_name or platform.node(), seed, settings, collect)
-        return
-    assert experiment is not None
-    session.run(
-        _request(
+        if hosts is None:
+            session.run_all(profile, host_name or platform.node(), seed, settings, collect)
+            return
+        requests = session.all_requests(profile, "", seed, settings, collect)
+    else:
+        assert experiment is not None
+        request = _request(
             experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
             time_limit, collect,
-        ),
-        _load(experiment),
-        settings,
-    )  # fmt: skip
+        )  # fmt: skip
+        requests = [(request, _load(experiment))]
+        if hosts is None:
+            session.run(*requests[0], settings)
+            return
+    from numalab import fleet
+
+    found = inventory or fleet.inventories()
+    if stop:
+        said = fleet.stop(requests, hosts, found, settings, seed=seed)
+        print("\n".join(f"{host}: {what}" for host, what in said.items()))
+    else:
+        fleet.run(requests, hosts, found, settings, seed=seed)
 
 
 def _load(name: str) -> Any:
