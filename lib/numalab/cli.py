@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from numalab.agent.errors import Fault
+from numalab.lab import commands as lab
 
 app = typer.Typer(
     name="numalab",
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(lab.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
