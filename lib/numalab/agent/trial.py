@@ -2,7 +2,10 @@
 
 A tool speaks one of two protocols (its driver says which). *handshake*: it prints a line
 ``{"event":"ready",…}``, waits for ``go``, measures, prints ``{"event":"result",…}`` and waits for
-``quit``, so that proofs and collectors stay outside the measured time. *sampled*: it runs by
+``quit``, so that proofs and collectors stay outside the measured time. ``ready`` may carry
+``"pids"``, those of its processes that are to be proven and collected with all that is below them
+(else the whole tool), and ``"nothing_yet": true`` when it holds no memory before ``go`` that
+could prove anything; both may carry ``"buffers"``, its memory by node. *sampled*: it runs by
 itself; collectors are attached before its first instruction and its placement is looked at while
 it runs, seldom and ever more seldom.
 
@@ -107,6 +110,7 @@ class _Trial:
         self.warnings: List[str] = []
         self.failure: Optional[str] = None
         self.settings: Dict[str, str] = {}
+        self.pids: List[int] = []  # that the tool named; else its whole tree
         self.read_to = 0  # how far the child's standard output has been read, in bytes
         self.proof_s = 0.0
         self.warmup_s = float(self.timing.get("warmup_s") or 0.0)  # as planned, else as it was
@@ -203,7 +207,7 @@ class _Trial:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
-            self.collection = collectors.start(self.cell, self.child.pid, asked)
+            self.collection = collectors.start(self.cell, self.pids or self.child.pid, asked)
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None
@@ -219,7 +223,9 @@ class _Trial:
         # A tool's first touch of its memory is warm-up too, as its timing() plans it.
         spent = float(ready.get("setup_s") or 0.0) + float(ready.get("warmup_s") or 0.0)
         self.warmup_s = spent or self.warmup_s
-        self._prove("before", ready.get("buffers"))
+        self.pids = self._named(ready.get("pids"))
+        if ready.get("nothing_yet") is not True:
+            self._prove("before", ready.get("buffers"))
         self._attach()
         self.marks["go"] = time.monotonic()
         self.child.tell("go")
@@ -233,6 +239,18 @@ class _Trial:
             self.warnings.append(f"it did not end within {_QUIT_S:.0f} s of `quit` and was killed")
         else:
             self._check_end()
+
+    def _named(self, pids: Any) -> List[int]:
+        """Return the processes that the tool names; they must be its own."""
+        assert self.child is not None
+        if pids is None:
+            return []
+        if not isinstance(pids, list) or not pids or not all(type(pid) is int for pid in pids):
+            raise _Failed(f'it said "pids": {json.dumps(pids)[:80]}, which is no list of processes')
+        for pid in pids:
+            if not self.child.owns(pid):
+                raise _Failed(f"it named process {pid}, which is none of its own")
+        return pids
 
     def _expect(self, event: str) -> Dict[str, Any]:
         """Return the tool's next record of this event; any other kind of line is a failure."""
@@ -309,7 +327,8 @@ class _Trial:
     def _prove(self, when: str, buffers: Optional[Dict[str, int]]) -> float:
         assert self.child is not None
         began = time.monotonic()
-        proof = placement.prove(self.child.pid, self.cell, self.bench.topology, buffers=buffers)
+        pids = self.pids or self.child.pid
+        proof = placement.prove(pids, self.cell, self.bench.topology, buffers=buffers)
         took = time.monotonic() - began
         self.proof_s += took
         self.proofs.append({"when": when, "t_s": round(began - self.child.started, 3), **proof})
