@@ -339,6 +339,30 @@ def test_a_case_that_this_kernel_cannot_have_is_skipped_with_the_reason(drivers,
     assert skip["reason"].startswith("this kernel has no vm.zone_reclaim_mode (there is no /")
 
 
+def test_a_setting_with_a_question_mark_is_set_where_the_host_has_it(drivers, tmp_path):
+    (tmp_path / "proc/sys/vm").mkdir(parents=True)
+    (tmp_path / "proc/sys/vm/swappiness").write_text("60\n")
+    (tmp_path / "proc/sys/vm/zone_reclaim_mode").write_text("0\n")
+    here = {"numactl": "/usr/bin/numactl", "root": str(tmp_path)}
+    asked = in_cases() | {"changes": {"vm.swappiness?": "10", "lru_gen.enabled?": "0x0000"}}
+    cells = by_id(plan.make(asked, topologies.topology(2), here))
+    assert cells["cpus-only:0/empty"]["changes"] == {"vm.swappiness": "10"}
+    assert cells["local:0/bound"]["changes"] == {"vm.swappiness": "0"}
+    asked["cases"] = []
+    cells = by_id(plan.make(asked, topologies.topology(2), here))
+    assert cells["cpus-only:0"]["changes"] == {"vm.swappiness": "10"}
+
+
+def test_interleaving_over_a_node_that_is_filled_need_not_be_even(drivers):
+    probe = drivers["probe"]
+    prepare = probe.prepare
+    probe.prepare = lambda *given: {**prepare(*given), "full_node": True}
+    cells = by_id(plan.make(request(bindings=["local", "interleave"]), topologies.topology(2)))
+    expected = cells["interleave:0"]["expects"]["memory"]
+    assert expected["proof"] == "outcome" and "fills a node" in expected["why"]
+    assert cells["local:0"]["expects"]["memory"]["proof"] == "required"
+
+
 def test_without_the_baseline_in_the_first_case_nothing_is_compared(drivers):
     made = plan.make(in_cases() | {"cases": CASES[3:]}, topologies.topology(2))
     assert list(by_id(made)) == ["local:0/bound"]
