@@ -67,11 +67,16 @@ def run(
     notebooks executed here. Raises Failed when all is done but some hosts failed, Fault when
     nothing could be begun.
     """
-    hosts = ansible.hosts(group, inventories)
-    show = told.Show(hosts, settings)
-    with Record(_asked(requests, group, inventories, settings, seed)).opened(requests) as record:
+    there = ansible.hosts(group, inventories)
+    record = Record(_asked(requests, group, inventories, settings, seed))
+    with record.opened([request for request, _ in requests], there):
+        hosts = record.hosts()
+        show = told.Show(hosts, settings)
         show.begin(record)
-        failures = _measure(record, hosts, inventories, settings, show)
+        failures = _measure(record, there, inventories, settings, show)
+        for host in set(hosts) - set(there):
+            if record.missing(host):
+                failures[host] = ["the inventory no longer names it"]
         _conclude(record, hosts, failures, settings, show)
         runs = {host: list(record.runs(host).values()) for host in hosts}
         show.end(record, failures)

@@ -2,7 +2,7 @@
 
 One folder per command, ``build/fleet/GROUP-KEY``, so that the same command finds what it began:
 
-    asked.json        the command, its session's name, the requests with their seeds
+    asked.json        the command, its session's name, the hosts, the requests with their seeds
     hosts/HOST.json   {"runs": {key: folder}, "notebooks": {key: file or null}}
     ansible.log       what Ansible said
 """
@@ -39,10 +39,11 @@ class Record:
         self.begun_before = False
 
     @contextmanager
-    def opened(self, requests: Sequence[tuple[Request, Any]]) -> Iterator[Record]:
+    def opened(self, requests: Sequence[Request], hosts: Sequence[str]) -> Iterator[None]:
         """Take up what the same command began and did not complete, else begin.
 
-        Raises Fault while another process does the same.
+        ``hosts`` are those that the command names today. Raises Fault while another process does
+        the same.
         """
         (self.folder / "hosts").mkdir(parents=True, exist_ok=True)
         with open(self.folder / "lock", "w") as lock:
@@ -54,8 +55,10 @@ class Record:
                 ) from None
             self.begun_before = self._read()
             if not self.begun_before:
-                self._begin([request for request, _ in requests])
-            yield self
+                self._begin(requests)
+            self.data["hosts"] = list(dict.fromkeys([*self.data["hosts"], *hosts]))
+            journal.write_json(self.folder / "asked.json", self.data)
+            yield
 
     def _read(self) -> bool:
         try:
@@ -64,7 +67,7 @@ class Record:
             return False  # never begun, or damaged: begin
         return not self.data["complete"]
 
-    def _begin(self, requests: list[Request]) -> None:
+    def _begin(self, requests: Sequence[Request]) -> None:
         for path in (self.folder / "hosts").iterdir():
             path.unlink()
         now = datetime.now(timezone.utc)
@@ -73,19 +76,23 @@ class Record:
             "session": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
             "began": now.isoformat(timespec="seconds"),
             "complete": False,
+            "hosts": [],
             "asked": self.asked,
             "requests": {
                 f"{number}-{request['experiment']}": request
                 for number, request in enumerate(requests, 1)
             },
         }
-        journal.write_json(self.folder / "asked.json", self.data)
 
     def session(self) -> str:
         """The session's name; Fault when this command has begun none."""
         if not self.data and not self._read():
             raise Fault("this command has left nothing running", "was it given the same way?")
         return self.data["session"]
+
+    def hosts(self) -> list[str]:
+        """Return all hosts of the session, also those that the inventory no longer names."""
+        return self.data["hosts"]
 
     def close(self) -> None:
         """Note that all is complete: the same command begins anew."""
