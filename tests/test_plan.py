@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import topologies
 from numalab.agent import cpulist, plan, tools
-from numalab.agent.errors import Fault
+from numalab.agent.errors import Fault, NotHere
 
 GIB = 1 << 30
 
@@ -128,6 +128,17 @@ def test_the_first_tool_that_is_there_is_taken(drivers):
     assert {skip["binding"] for skip in made["skipped"]} == {"remote", "interleave"}
     with pytest.raises(Fault, match="there is no tool 'strem'"):
         plan.make(request(tool={"name": "strem"}), topologies.topology(1))
+
+
+def test_a_tool_that_finds_nothing_to_do_on_this_host_makes_an_empty_plan(drivers, monkeypatch):
+    def refuse(*given):
+        raise NotHere("pages have no choice of nodes")
+
+    monkeypatch.setattr(drivers["probe"], "prepare", refuse)
+    made = plan.make(request(), topologies.topology(1))
+    assert made["cells"] == [] and made["order"] == []
+    assert "pages have no choice of nodes" in {skip["reason"] for skip in made["skipped"]}
+    assert "nothing will be measured" in plan.text(made)
 
 
 def test_unbound_runs_the_threads_of_its_baseline(drivers):
