@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from numalab import agent_archive, check, experiments, fleet, home, session
-from numalab.agent import journal
+from numalab.agent import job, journal
 from numalab.agent.errors import Fault
 from numalab.fleet import ansible, receive
 from numalab.fleet.record import Record
@@ -380,7 +380,9 @@ def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
     again = start(agent, folder / "first", given)
     assert again.returncode == 0 and json.loads(again.stdout)["state"] == "running"
     other = start(agent, folder / "second", order("second", "true"))
-    assert other.returncode == 2 and "another fleet measures on this host" in other.stderr
+    pid = json.loads((folder / "first" / "status.json").read_text())["pid"]
+    assert other.returncode == 2
+    assert f"another fleet measures on this host (process {pid})" in other.stderr
     (place / "hold").unlink()
     assert await_end(folder / "first")["jobs"][0]["state"] == "complete"
     assert start(agent, folder / "second", order("second", "true")).returncode == 0
@@ -399,6 +401,24 @@ def test_a_request_that_fails_does_not_cost_the_others(place, agent):
     assert [job["state"] for job in status["jobs"]] == ["failed", "complete"]
     assert "none-such" in status["jobs"][0]["reason"]
     assert status["archive"] == "runs.tar"
+
+
+def test_what_has_nothing_to_measure_on_a_host_is_left_out_and_no_failure(place, monkeypatch):
+    given = order("first", "true")
+    plan = job.planning.make(given["requests"][0]["request"], job.topology.read())
+    skipped = [{"cell": "remote:farthest", "binding": "remote", "reason": "one node"}]
+    plan.update(order=[], cells=[], skipped=skipped)
+    monkeypatch.setattr(job.planning, "make", lambda request, topology: plan)
+    queue = job._Queue(place, given)
+    queue._one(queue.jobs[0], given["requests"][0])
+    assert (queue.jobs[0]["state"], queue.jobs[0]["reason"]) == ("left out", "one node")
+    with Record({"group": "lot"}).opened([given["requests"][0]["request"]], ["one"]):
+        pass
+    record = Record({"group": "lot"})
+    with record.opened([], []):
+        assert list(record.missing("one")) == ["1-command"]
+        record.leave_out("one", "1-command", "one node")
+        assert record.missing("one") == {} and record.runs("one") == {}
 
 
 @pytest.mark.parametrize(

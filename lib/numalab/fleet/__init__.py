@@ -173,6 +173,9 @@ def _measure(
             show.status(host, status)
             if status["state"] == "ended":
                 ended[host] = status
+                for job in status["jobs"]:
+                    if job["state"] == "left out":
+                        record.leave_out(host, job["key"], job["reason"])
         elif event["task"].endswith("looking at the host"):
             show.missing(host, _value(event, "missing").split())
 
@@ -187,7 +190,7 @@ def _measure(
         reasons = [
             f"{job['experiment']}: {job['reason'] or job['state']}"
             for job in ended.get(host, {}).get("jobs", [])
-            if job["state"] != "complete"
+            if job["state"] not in ("complete", "left out")
         ]
         if host in failed:
             reasons.append(failed[host])

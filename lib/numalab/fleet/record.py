@@ -3,7 +3,8 @@
 One folder per command, ``build/fleet/GROUP-KEY``, so that the same command finds what it began:
 
     asked.json        the command, its session's name, the hosts, the requests with their seeds
-    hosts/HOST.json   {"runs": {key: folder}, "notebooks": {key: file or null}}
+    hosts/HOST.json   {"runs": {key: folder}, "notebooks": {key: file or null},
+                       "left_out": {key: reason}}
     ansible.log       what Ansible said
 """
 
@@ -103,7 +104,7 @@ class Record:
 
     def missing(self, host: str) -> dict[str, Request]:
         """Return the requests whose runs have not arrived from a host, by their keys."""
-        there = self.runs(host)
+        there = {**self.runs(host), **self.left_out(host)}
         return {key: one for key, one in self.data["requests"].items() if key not in there}
 
     def runs(self, host: str) -> dict[str, Path]:
@@ -114,6 +115,16 @@ class Record:
     def notebooks(self, host: str) -> dict[str, str | None]:
         """Return the executed notebooks of a host's runs."""
         return self._host(host)["notebooks"]
+
+    def left_out(self, host: str) -> dict[str, str]:
+        """Return why a request has nothing to measure on a host, by its key."""
+        return self._host(host)["left_out"]
+
+    def leave_out(self, host: str, key: str, reason: str) -> None:
+        """Note that a request has nothing to measure on a host."""
+        entry = self._host(host)
+        entry["left_out"][key] = reason
+        journal.write_json(self._file(host), entry)
 
     def concluded(self, host: str, key: str) -> bool:
         """Tell whether a run's tables and notebook are made."""
@@ -140,6 +151,5 @@ class Record:
 
 def read_host(path: Path) -> dict[str, Any]:
     """Return what a host's file says, of an empty host where there is none yet."""
-    if path.exists():
-        return journal.read_json(path)
-    return {"schema": SCHEMA, "runs": {}, "notebooks": {}}
+    empty = {"schema": SCHEMA, "runs": {}, "notebooks": {}, "left_out": {}}
+    return {**empty, **journal.read_json(path)} if path.exists() else empty

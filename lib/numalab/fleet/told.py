@@ -63,6 +63,8 @@ class Show:
         said = task.rpartition(": ")[2]
         if self.bars:
             self.bars.update(self.tasks[host], said=said, visible=True)
+        elif said.startswith("installing"):
+            self._once(host, said)  # that may take a while
 
     def missing(self, host: str, tools: list[str]) -> None:
         """Say what a host lacks, once."""
@@ -125,6 +127,8 @@ class Show:
             print(f"\n{host}: {result['state']}")
             for run in result["runs"]:
                 print(f"  {run['experiment']}: {session.grades(run)}   {run['folder']}")
+            for line in result["left_out"]:
+                print(f"  – {line}")
             for reason in result["reasons"]:
                 print(f"  ✗ {reason}")
             if len(result["runs"]) == 1:
@@ -145,8 +149,12 @@ class Show:
                     **{name: grades.count(name) for name in ("verified", "unverified", "error")},
                 }
             )
+        left_out = [
+            f"{record.data['requests'][key]['experiment']}: nothing to measure here: {reason}"
+            for key, reason in record.left_out(host).items()
+        ]
         state = "complete" if not reasons else "failed"
-        return {"state": state, "reasons": reasons, "runs": found}
+        return {"state": state, "reasons": reasons, "left_out": left_out, "runs": found}
 
     def _once(self, host: str, text: str) -> None:
         if text not in self.said[host]:
