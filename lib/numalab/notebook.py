@@ -141,7 +141,7 @@ class View:
                 "setting": name,
                 "value": f"unknown: {entry['reason']}"
                 if entry["value"] is None
-                else _short(entry["value"]),
+                else short(entry["value"]),
             }
             for name, entry in sorted(before.items())
             if not names or name in names
@@ -308,9 +308,10 @@ def _gib(value: int | None) -> float | None:
     return None if value is None else value / 2**30
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return a setting's value in at most 80 characters."""
     if isinstance(value, dict):
-        value = [f"{key}: {_short(entry)}" for key, entry in value.items()]
+        value = [f"{key}: {short(entry)}" for key, entry in value.items()]
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 80 else text[:77] + "…"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from numalab import statistics, store
@@ -79,9 +81,17 @@ def markdown(run: Run, metric: str, point: str = "") -> str:
     frame = table(run, metric, point)
     if frame.is_empty():
         return f"No trial measured {metric}."
+    return as_markdown(frame, metric, point)
+
+
+def as_markdown(
+    frame: pl.DataFrame, metric: str, point: str = "", *, with_host: bool = False
+) -> str:
+    """Return rows of ``table`` as Markdown; ``with_host`` begins with their column host."""
     return tables.markdown(
         frame,
         {
+            **({"host": "host"} if with_host else {}),
             "binding": "label",
             "threads": "threads",
             "n": "n",
@@ -244,10 +254,13 @@ def _by_cell(run: Run) -> list[tuple[str, list[dict]]]:
     ]
 
 
-def confidence(run: Run) -> str:
-    """Return how sure the figures are, as Markdown: A/A control, warnings, exclusions."""
+def confidence(run: Run, only: Sequence[str] | None = None) -> str:
+    """Return how sure the figures are, as Markdown: A/A control, warnings, exclusions.
+
+    ``only`` are the metrics to speak of; else all that answer the question.
+    """
     parts = []
-    metrics = list(run.measures)
+    metrics = list(run.measures) if only is None else list(only)
     for metric in metrics:
         for point in points(run, metric):
             control = statistics.aa_interval(run.measurements, metric, point)

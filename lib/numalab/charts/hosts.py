@@ -228,6 +228,13 @@ def _fitted(
     axes.text(*where, text, transform=axes.transAxes, fontsize=size, va="bottom", **look)
 
 
+def mark(picture: style.Picture) -> None:
+    """Write into a picture's corner that its host is emulated, where no times are shown."""
+    width, height = picture.get_size_inches()
+    picture.text(1 - 0.08 / width, 1 - 0.06 / height, "emulated host", ha="right", va="top",
+                 fontsize=style.SMALL, color=style.VERMILLION)  # fmt: skip
+
+
 @style.styled
 def cases(
     frame: pl.DataFrame, title: str, hosts: Sequence[str], emulated: Sequence[str] = ()
