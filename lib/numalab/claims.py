@@ -567,7 +567,8 @@ def _one_sided(
     """Judge "every (some) pair's ratio is at least (at most) the bound", and the deciding pair.
 
     The side that needs only one pair is corrected for the number of pairs; the other needs none.
-    An equivalence is supported at two times 5 % (90 % interval), as ``statistics.equivalent``.
+    An equivalence is supported by two one-sided tests at 5 % each, that is by the 90 % interval
+    (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
     """
     plain = statistics.CONFIDENCE
     strict = 1 - (1 - plain) / len(pairs)
