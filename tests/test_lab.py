@@ -42,7 +42,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMALAB_HOME", str(root))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # no real mmdebstrap
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(tools, "_KEYRING", Path(__file__))
     return root
 
