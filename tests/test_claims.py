@@ -446,6 +446,10 @@ def test_what_a_level_cannot_find_is_said():
     assert skipped.because == "cpus-only/off was skipped: no lru_gen.enabled here"
     nothing = verdict({**asked, "cell": "cpus-only/none"}, frame, None, planned)
     assert nothing.because == "the run holds no cpus-only/none cell"
+    planned["request"]["cases"] = [{"name": "empty"}, {"name": "full"}]
+    twice = [{**asked, "cell": "cpus-only/none"}, {**asked, "cell": "cpus-only/none"}]
+    nothing = verdict(twice, frame, None, planned)
+    assert nothing.because == "this run leaves out the case none (profile quick)"
 
 
 def test_cases_are_compared_with_each_other():

@@ -321,9 +321,15 @@ def test_a_plan_with_cases_says_what_each_is(drivers):
     assert "vm.swappiness = 10 or 0, vm.zone_reclaim_mode = 1" in flat
     assert "node full bound as cpus-only:0/empty; against cpus-only:0/empty" in flat
     assert f"with array: {2 * GIB}, vm.swappiness = 10, vm.zone_reclaim_mode = 1" in flat
+    assert "every trial runs with" not in flat  # bound has another swappiness
     assert "node empty (A/A control) all as cpus-only:0/empty; 4 threads" in flat
     assert "numactl --physcpubind=0-3 --membind=0" in flat  # the other binding is shown whole
     terms = {cell["id"]: plan.terms(made, cell) for cell in made["cells"]}
+    two = plan.make(in_cases() | {"cases": CASES[:3]}, topologies.topology(2))
+    assert "every trial runs with vm.swappiness = 10" in plan.text(two)
+    assert [plan.terms(two, cell) for cell in two["cells"]] == [
+        "", "", f"array: {2 * GIB}", f"array: {2 * GIB}, vm.zone_reclaim_mode = 1",
+    ]  # fmt: skip
     assert terms["cpus-only:0/empty"] == "vm.swappiness = 10"
     assert terms["local:0/bound"] == "vm.swappiness = 0"
 

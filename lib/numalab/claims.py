@@ -271,7 +271,7 @@ def judge(
     )
     deciding = judged if verdict == SUPPORTED else [one for one in judged if one.verdict == verdict]
     cells = list(dict.fromkeys(cell for one in judged for cell in one.cells))
-    because = "; ".join(one.because for one in deciding)
+    because = "; ".join(dict.fromkeys(one.because for one in deciding))
     return Verdict(claim.id, claim.says, claim.source, host_record["host"], verdict, because, cells)
 
 
@@ -360,6 +360,10 @@ def _named(name: str, cells: list[dict], plan: dict[str, Any]) -> list[dict]:
             continue  # this binding in another case
         if str(skipped["binding"]).partition(":")[0] == binding.partition(":")[0]:
             raise _Untestable(f"{name} was skipped: {skipped['reason']}")
+    request = plan.get("request") or {}
+    cases = [case["name"] for case in request.get("cases") or []]
+    if cases and rest and rest not in cases:
+        raise _Untestable(f"this run leaves out the case {rest} (profile {request['profile']})")
     raise _Untestable(f"the run holds no {name} cell")
 
 

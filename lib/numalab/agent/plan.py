@@ -588,7 +588,7 @@ def terms(plan: Plan, cell: Cell) -> str:
     """Return what is special about a case's cell in words: its options and its host settings.
 
     Options are named where they are not those of the cell that it is compared with, or, of that
-    cell itself, where the case sets them.
+    cell itself, where the case sets them; settings unless all cells have them (``common``).
     """
     base = next((one for one in plan["cells"] if one["id"] == cell["baseline"]), None)
     cases = {case["name"]: case for case in plan["request"].get("cases") or []}
@@ -597,9 +597,24 @@ def terms(plan: Plan, cell: Cell) -> str:
     else:
         own = cases.get((cell.get("case") or {}).get("name"), {}).get("options") or {}
         options = {name: cell["options"].get(name) for name in own}
-    said = [f"{name}: {'not set' if value is None else value}" for name, value in options.items()]
-    said += [f"{name} = {value}" for name, value in settings_of(plan, cell).items()]
+    words = {None: "not set", True: "yes", False: "no"}
+    said = [
+        f"{name}: {words[value] if value is None or isinstance(value, bool) else value}"
+        for name, value in options.items()
+    ]
+    shared = common(plan)
+    said += [
+        f"{name} = {value}"
+        for name, value in settings_of(plan, cell).items()
+        if shared.get(name) != value
+    ]
     return ", ".join(said)
+
+
+def common(plan: Plan) -> Dict[str, str]:
+    """Return the host settings under which all cells of a plan are measured."""
+    found = [settings_of(plan, cell).items() for cell in plan["cells"]]
+    return dict(one for one in found[0] if all(one in other for other in found)) if found else {}
 
 
 def _warnings(
@@ -660,6 +675,8 @@ def text(plan: Plan, width: int = 100) -> str:
     put(f"plan: {summary(plan)}; seed {request['seed']}")
     for warning in plan["warnings"]:
         put(warning, "⚠ ", "  ")
+    for name, value in common(plan).items():
+        put(f"every trial runs with {name} = {value}", "· ", "  ")
     labels = max((len(cell["label"]) for cell in cells), default=0)
     column = " " * (min(labels, 30) + 2)
     shown: Dict[str, str] = {}
