@@ -108,7 +108,9 @@ class View:
         if any(cell.get("case") for cell in self.run.plan["cells"]):
             for row, cell in zip(rows, self.run.plan["cells"], strict=True):
                 row["with"] = planning.terms(self.run.plan, cell) or "nothing else"
-        notes = dict.fromkeys(note for cell in self.run.plan["cells"] for note in cell["notes"])
+        shared = planning.common(self.run.plan).items()
+        notes = [f"every trial ran with {name} = {value}" for name, value in shared]
+        notes += dict.fromkeys(note for cell in self.run.plan["cells"] for note in cell["notes"])
         text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}) if rows else ""
         return Text(text + "".join(f"\n- {note}" for note in notes))
 
