@@ -14,7 +14,7 @@ import polars as pl
 from numalab import claims, core_groups, experiments, home, launch, results, runs, statistics, store
 from numalab.agent import plan as planning
 from numalab.agent.errors import Fault
-from numalab.charts import bindings, curves, matrix, style, tables, topology
+from numalab.charts import bindings, curves, matrix, placement, style, tables, topology
 
 MEASURE = "measure"
 _Bindings = Sequence[experiments.Binding]
@@ -218,6 +218,46 @@ class View:
         rows = self._rows(metric, point)
         return rows if isinstance(rows, Text) else self._marked(curves.run_order(rows))
 
+    def where(self) -> Shown:
+        """Draw on which nodes each case's new memory came to lie."""
+        rows = self._rows("placed")
+        if isinstance(rows, Text):
+            return rows
+        return self._marked(placement.where(rows, list(self.run.cells)))
+
+    def faults(self) -> Shown:
+        """Draw the minor faults of each case beside its share of huge pages."""
+        minor, huge = self._rows("minor_faults"), self._rows("huge_share")
+        for rows in (minor, huge):
+            if isinstance(rows, Text):
+                return rows
+        return self._marked(placement.faults(minor, huge, list(self.run.cells)))
+
+    def levels(self, *cases: str) -> Shown:
+        """Draw page cache and free memory over time, in the cases named (all without a name)."""
+        cells = {
+            name: cell
+            for name, cell in self.run.cells.items()
+            if cell["role"] != "control"
+            and (not cases or (cell.get("case") or {}).get("name") in cases)
+        }
+        rows = self.run.samples.filter(
+            pl.col("metric").is_in(["page_cache", "free"]) & pl.col("cell").is_in(list(cells))
+        )
+        if rows.is_empty():
+            return Text("No trial of these cases lasted long enough for a sample of its memory.")
+        labels = {name: cell["label"] for name, cell in cells.items()}
+        homes = {name: cell["cpu_nodes"] for name, cell in cells.items()}
+        return self._marked(placement.levels(rows, labels, homes))
+
+    def memory_counters(self) -> Text:
+        """Return what the kernel's memory management counted, per case."""
+        return Text(results.memory_counters(self.run))
+
+    def shares(self, *metrics: str) -> Text:
+        """Return metrics of the tool per case: median, least and greatest of the blocks."""
+        return Text(results.shares(self.run, *metrics))
+
     def _rows(self, metric: str, point: str | None = None) -> pl.DataFrame | Text:
         """A metric's rows, or the words that stand where a picture of nothing would."""
         rows = self.run.tool_rows(metric, point)
@@ -237,9 +277,7 @@ class View:
         if host["emulated"]:
             return Text("Emulated host: its latencies say nothing of groups of cores.")
         virtual = core_groups.is_virtual(host)
-        return Text(
-            core_groups.markdown(self.run.measurements, host["topology"], virtual=virtual)
-        )
+        return Text(core_groups.markdown(self.run.measurements, host["topology"], virtual=virtual))
 
     def witness(self) -> Text:
         """Return sysfs beside numactl and lscpu: the same figures read by independent tools."""
