@@ -123,7 +123,7 @@ def test_claims_are_pivoted_by_host_with_the_figures_elsewhere(three, monkeypatc
     table = three.claims()
     assert columns(table) == ["claim", "real", "two (emulated)", "sixteen (emulated)"]
     assert len(str(table).splitlines()) == 3
-    assert "**not testable here** | **supported** | **supported**" in table
+    assert "not testable here | **supported** | **supported**" in table
     details = three.claim_details()
     assert "- two and sixteen: supported: 3 %" in details and "one node" not in details
     assert "claim spills on real: one node" in three.not_tested()

@@ -20,7 +20,7 @@ from numalab import claims, home, results, runs, statistics
 from numalab.agent import plan as planning
 from numalab.charts import hosts as several
 from numalab.charts import reference, style, tables
-from numalab.notebook import Text, View, machine, short
+from numalab.notebook import Text, View, short
 
 # Of all that a host record holds, what a reader of the article looks for; the rest is in host.json.
 SETTINGS = (
@@ -131,7 +131,7 @@ class Article:
             row = {"claim": says}
             for host in self.hosts():
                 verdict = by_host.get(host)
-                row[self._named(host)] = f"**{verdict.verdict}**" if verdict else "not run"
+                row[self._named(host)] = _word(verdict.verdict) if verdict else "not run"
             rows.append(row)
         return Text(tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}))
 
@@ -177,16 +177,18 @@ class Article:
         return next(run for run in self.runs if run.manifest["host"] == host)
 
     def topology(self) -> Any:
-        """Show every host drawn: its name, then its picture."""
+        """Show every host drawn; of several each under its name."""
+        names = self.hosts()
+        pictures = [View(self._any(host)).topology() for host in names]
+        for host, picture in zip(names, pictures, strict=True):
+            if self._emulated(host):
+                several.mark(picture)
+        if len(names) == 1:
+            return pictures[0]
         from IPython.display import display
 
-        for host in self.hosts():
-            run = self._any(host)
-            why = f" Emulated ({run.host['emulated_why']})." if run.host["emulated"] else ""
-            picture = View(run).topology()
-            if why:
-                several.mark(picture)
-            display(Text(f"**{host}**: {machine(run)}.{why}"), picture)
+        for host, picture in zip(names, pictures, strict=True):
+            display(several.Sheet([(self._named(host), picture)]))
         return None
 
     def nodes(self) -> Text:
@@ -482,11 +484,12 @@ class Article:
         for view in self.views:
             run = view.run
             told = [name for name in run.measures if self._tells(view, "table", name)]
-            if run.measures:
+            said = results.confidence(run, told)
+            if told or said.startswith("- "):  # of times that mean nothing: only what was excluded
                 parts.append(
                     f"**{run.manifest['experiment']}, {self._named(run.manifest['host'])}**"
                 )
-                parts.append(results.confidence(run, told))
+                parts.append(said)
         return Text("\n\n".join(parts))
 
 
@@ -521,6 +524,11 @@ def _by_claim(verdicts: Sequence[claims.Verdict]) -> dict[str, dict[str, claims.
     for verdict in verdicts:
         found.setdefault(verdict.says, {})[verdict.host] = verdict
     return found
+
+
+def _word(verdict: str) -> str:
+    """A verdict in a table of many: what was decided stands out."""
+    return f"**{verdict}**" if verdict in (claims.SUPPORTED, claims.REFUTED) else verdict
 
 
 def _cases(run: runs.Run) -> dict[str, list[str]]:
