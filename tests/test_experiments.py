@@ -95,6 +95,15 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
         (("blocks: 2", "blocks: 0"), "profiles.smoke.blocks: input should be greater"),
         (("blocks: 2", "blocks: many"), "profiles.smoke.blocks: input should be a valid integer"),
         (("better: higher", "better: bigger"), "measure.triad.better"),
+        (("blocks: 2", "blocks: 2, cases: [ful]"), "profile smoke names the case 'ful', which"),
+        (
+            (
+                "profiles:",
+                "cases: [{name: a}]\nsweep: [{option: threads, values: [1], bindings: [local]}]"
+                "\nprofiles:",
+            ),
+            "cases and a sweep",
+        ),
         (("profiles:", "cases: [{name: Full}]\nprofiles:"), "cases.0.name: string should match"),
         (("profiles:", "cases: [{name: a, changes: {a.b: 0}}]\nprofiles:"), "cases.0.changes.a.b"),
         (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
@@ -187,7 +196,7 @@ def test_all_leaves_out_what_this_host_cannot_offer(checkout, capsys, monkeypatc
     [
         ({"cells": [], "order": [], "skipped": [{"reason": "one node"}]}, True, "one node"),
         ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, False,
-         "it sets vm.swappiness = 0 while it measures, and may not. allow it with --allow-host"),
+         "this experiment sets vm.swappiness = 0 while it measures, and may not"),
         ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, True, None),
         ({"cells": [{"changes": {}}], "order": [1]}, False, None),
     ],

@@ -354,6 +354,9 @@ def test_a_case_that_this_kernel_cannot_have_is_skipped_with_the_reason(drivers,
     (skip,) = made["skipped"]
     assert skip["cell"] == "cpus-only:0/reclaim"
     assert skip["reason"].startswith("this kernel has no vm.zone_reclaim_mode (there is no /")
+    made = plan.make(request(changes={"a.b": "1"}), topologies.topology(2), here)
+    assert made["cells"] == [] and {"local", "remote"} <= {s["binding"] for s in made["skipped"]}
+    assert all(skip["reason"].startswith("this kernel has no a.b (") for skip in made["skipped"])
 
 
 def test_a_setting_with_a_question_mark_is_set_where_the_host_has_it(drivers, tmp_path):

@@ -72,7 +72,7 @@ def _check_possible(plan: dict[str, Any], settings: Settings) -> None:
     changed = planning.settings_text(plan)
     if changed and not settings.allow_host_changes:
         raise LeftOut(
-            f"it sets {changed} while it measures, and may not",
+            f"this experiment sets {changed} while it measures, and may not",
             "allow it with --allow-host-changes: what was set before is put back",
         )
 

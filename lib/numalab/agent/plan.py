@@ -332,10 +332,12 @@ def _in_cases(
     Only the first case's cells of the baseline binding are baselines. ``root`` is where settings
     are looked for, None to take them to be there.
     """
+    values = _present(request["changes"], root)
     for cell in cells:
-        cell.update(case=None, changes=_present(request["changes"], root))
+        cell.update(case=None, changes=dict(values))
     if not request["cases"]:
-        return cells, []
+        why = _absent(values, root)
+        return ([], [_skip(cell, why) for cell in cells]) if why else (cells, [])
     baselines = [cell["id"] for cell in cells if cell["role"] == "baseline"]
     made: List[Cell] = []
     skipped: List[Dict[str, str]] = []
@@ -343,7 +345,7 @@ def _in_cases(
         first = case is request["cases"][0]
         ids = _asked_for(request, topology, case["bindings"])
         values = _present({**request["changes"], **case["changes"]}, root)
-        absent = [changes.absent(name, Path(root)) for name in values] if root else []
+        why = _absent(values, root)
         for cell in cells:
             if cell["id"] not in ids:
                 continue
@@ -356,11 +358,18 @@ def _in_cases(
                 "case": {"name": case["name"], "says": case["says"]},
                 "changes": values,
             }
-            if any(absent):
-                skipped.append(_skip(one, "; ".join(why for why in absent if why)))
+            if why:
+                skipped.append(_skip(one, why))
             else:
                 made.append(one)
     return made, skipped
+
+
+def _absent(values: Dict[str, str], root: Optional[str]) -> str:
+    """Return which of these settings the host lacks, in words; "" when it has all."""
+    if not root:
+        return ""
+    return "; ".join(filter(None, (changes.absent(name, Path(root)) for name in values)))
 
 
 def _asked_for(

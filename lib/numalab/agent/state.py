@@ -36,8 +36,11 @@ _FILES = {  # value: the whole text
     "kernel.version": "proc/version",
     "lab.guest": "etc/numalab-lab",  # written by the lab's guests (lab/guest-init)
     "vm.lru_gen": "sys/kernel/mm/lru_gen/enabled",
+    "vm.min_free_kbytes": "proc/sys/vm/min_free_kbytes",  # the kernel raises it for huge pages
     "vm.nr_hugepages": "proc/sys/vm/nr_hugepages",
+    "vm.overcommit_memory": "proc/sys/vm/overcommit_memory",
     "vm.swappiness": "proc/sys/vm/swappiness",
+    "vm.watermark_scale_factor": "proc/sys/vm/watermark_scale_factor",
     "vm.zone_reclaim_mode": "proc/sys/vm/zone_reclaim_mode",
 }
 _CHOICES = {  # value: the word in brackets
