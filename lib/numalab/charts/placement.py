@@ -83,6 +83,15 @@ def _short(label: str) -> str:
     return label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
 
 
+def _fitting(label: str, width: float) -> str:
+    """Return as much of a label as stands in a width in inches."""
+    cut = label
+    while style.text_width(cut, style.SMALL) > width:
+        label = label[:-1]
+        cut = label.rstrip() + "…"
+    return cut
+
+
 def _shares(rows: pl.DataFrame) -> pl.DataFrame:
     """Each block's share of every node; ``home`` says whether it is that of the CPUs."""
     used = rows.filter((pl.col("grade") != "error") & pl.col("value").is_not_null())
@@ -159,7 +168,7 @@ def levels(samples: pl.DataFrame, cells: Mapping[str, str], homes: Mapping[str, 
     grid = figure.subplots(down, across, sharey=True, squeeze=False)
     for panel, cell in zip(grid.flat, shown):
         _panel(panel, used.filter(pl.col("cell") == cell), homes[cell])
-        panel.set_title(_short(cells[cell]), fontsize=style.SMALL)
+        panel.set_title(_fitting(cells[cell], style.WIDTH / across - 0.45), fontsize=style.SMALL)
     for panel in grid.flat[len(shown) :]:
         panel.set_visible(False)
     for panel in grid[:, 0]:
@@ -172,7 +181,9 @@ def levels(samples: pl.DataFrame, cells: Mapping[str, str], homes: Mapping[str, 
         for what, dash in (("page cache", "-"), ("free", ":"))
     ]
     figure.legend(handles=lines, loc="outside lower left", ncols=4, handlelength=1.8)
-    figure.supxlabel("seconds since the first touch", fontsize=style.SMALL)
+    for place, panel in enumerate(grid.flat[: len(shown)]):
+        if place + across >= len(shown):
+            panel.set_xlabel("seconds since the first touch", fontsize=style.SMALL)
     return figure
 
 
