@@ -152,6 +152,25 @@ def test_a_guest_that_is_up_is_left_alone(lab):
     assert len(boots(lab)) == 1
 
 
+def test_a_guest_that_does_not_answer_is_not_ended(lab, monkeypatch):
+    guest = guests.up("small", print)
+    monkeypatch.setattr(guests, "_LOGIN_S", 0.0)
+    (lab / "bin" / "ssh").write_text("#!/bin/sh\necho refused >&2\nexit 255\n")
+    with pytest.raises(
+        Fault, match=rf"small runs .*ssh does not answer: refused.* kill {guest.pid}"
+    ):
+        guests.up("small", print)
+    assert guests.look("small") == guest
+
+
+def test_a_guest_that_was_left_while_it_booted_is_started_again(lab):
+    first = guests.up("small", print)
+    (guests.folder("small") / "console").write_text("numalab-lab: started\n")
+    assert "starting, or hangs" in command("status").output
+    second = guests.up("small", print)
+    assert second.pid != first.pid and qemus(lab) == [second.pid]
+
+
 def test_the_inventory_holds_every_running_guest(lab):
     guests.up("small", print)
     guests.up("other", print)

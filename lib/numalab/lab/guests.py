@@ -109,11 +109,12 @@ def up(name: str, say: image.Say) -> Guest:
         home = folder(name)
         home.mkdir(exist_ok=True)
         guest = look(name)
+        if guest.running and not guest.why:
+            _must_answer(guest)  # not ended where it does not: it may be measuring
+            inventory.write(known())
+            return guest
         if guest.running:
-            if not guest.why and _over_ssh(guest, "true").returncode == 0:
-                inventory.write(known())
-                return guest
-            say(f"{name}: {guest.why or 'it does not answer'}; starting it again")
+            say(f"{name}: {guest.why}; starting it again")
             _end(name)
         fresh = not (home / "disk").exists()
         try:
@@ -288,6 +289,18 @@ def _log_in(guest: Guest, child: subprocess.Popen[bytes], home: Path) -> str:
     if child.poll() is not None:
         return f"it ended while it booted: {_last_words(home)}"
     return f"ssh does not answer: {done.stderr.strip()}"
+
+
+def _must_answer(guest: Guest) -> None:
+    deadline = time.monotonic() + _LOGIN_S
+    while (done := _over_ssh(guest, "true")).returncode != 0:
+        if time.monotonic() > deadline:
+            raise Fault(
+                f"{guest.name} runs (process {guest.pid}), but ssh does not answer: "
+                f"{done.stderr.strip()}",
+                f"if it hangs: kill {guest.pid} and numalab lab up {guest.name} keep its disk",
+            )
+        time.sleep(0.5)
 
 
 def _over_ssh(guest: Guest, command: str) -> subprocess.CompletedProcess[str]:
