@@ -13,12 +13,12 @@ import os
 import re
 from typing import Any, Dict, List, Optional
 
-from ..topology import meminfo_bytes
 from . import Unavailable, changes, read, row
 
 SOURCE = "meminfo"
 FOLDER = "sys/devices/system/node"
 KEPT = ("MemFree", "FilePages", "AnonPages", "AnonHugePages", "Active(file)", "Inactive(file)")
+_LINE = re.compile(rf"\b({'|'.join(map(re.escape, KEPT))}):\s+(\d+) kB")
 _LEVELS = {"MemFree": "free", "FilePages": "page_cache"}  # also as they were before
 _CHANGES = {**_LEVELS, "AnonPages": "anonymous", "AnonHugePages": "anonymous_huge"}
 
@@ -39,8 +39,8 @@ def snapshot(root: str = "/", of: Optional[List[int]] = None) -> Dict[str, Dict[
     """
     levels = {}
     for node in nodes(root) if of is None else of:
-        found = meminfo_bytes(read(root, f"{FOLDER}/node{node}/meminfo"))
-        levels[str(node)] = {name: found[name] for name in KEPT if name in found}
+        found = _LINE.findall(read(root, f"{FOLDER}/node{node}/meminfo"))
+        levels[str(node)] = {name: int(number) << 10 for name, number in found}
     if not levels:
         raise Unavailable("no NUMA nodes in sysfs")
     return levels
