@@ -346,6 +346,26 @@ def test_two_at_once_with_the_same_command_do_not_meet(place):
             pass
 
 
+def test_ansible_ends_when_the_command_that_started_it_is_gone(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, 'fleet/callback_plugins')\n"
+        "from types import SimpleNamespace as Fake\n"
+        "from numalab_events import CallbackModule\n"
+        "one = Fake(get_name=lambda: 'one')\n"
+        "for _ in range(2): CallbackModule().v2_runner_on_start(one, one); sys.stdin.read(1)\n"
+    )
+    reading, writing = os.pipe()
+    playing = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=REPOSITORY, stdin=subprocess.PIPE, pass_fds=[writing],
+        start_new_session=True, env={**os.environ, "NUMALAB_EVENTS_FD": str(writing)},
+    )  # fmt: skip
+    os.close(writing)
+    with open(reading) as events:
+        assert json.loads(events.readline())["host"] == "one"
+    playing.communicate(b"x")
+    assert playing.returncode == -signal.SIGKILL
+
+
 # --- the agent's half: job.py --------------------------------------------------------------------
 
 

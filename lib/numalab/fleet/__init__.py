@@ -160,12 +160,15 @@ def _measure(
     }
     failed: dict[str, str] = {}
     ended: dict[str, dict[str, Any]] = {}
+    lacking: dict[str, list[str]] = {}  # as the last look found, after any installation
 
     def note(event: ansible.Event) -> None:
         host = event["host"]
         status = _status(event)
         if event["kind"] == "start":
             show.phase(host, event["task"])
+            if event["task"].endswith("choosing its Python"):
+                show.missing(host, lacking[host])
         elif event["kind"] in ("failed", "unreachable"):
             failed.setdefault(host, _reason(event))
             show.failed(host, failed[host])
@@ -177,7 +180,7 @@ def _measure(
                     if job["state"] == "left out":
                         record.leave_out(host, job["key"], job["reason"])
         elif event["task"].endswith("looking at the host"):
-            show.missing(host, _value(event, "missing").split())
+            lacking[host] = _value(event, "missing").split()
 
     with show:
         try:

@@ -67,7 +67,7 @@ class Show:
             self._once(host, said)  # that may take a while
 
     def missing(self, host: str, tools: list[str]) -> None:
-        """Say what a host lacks, once."""
+        """Say what a host lacks."""
         if tools:
             names = ", ".join(_TOOLS.get(tool, tool) for tool in tools)
             self._once(host, f"⚠ it lacks {names}: what needs them is left out and says so")
