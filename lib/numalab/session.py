@@ -52,11 +52,11 @@ def run(request: dict[str, Any], experiment: experiments.Experiment, settings: S
                 plan, folder, allow_host_changes=settings.allow_host_changes, on_event=show
             )
         except KeyboardInterrupt:
-            _say_how_to_resume(folder)
+            _say_how_to_resume(folder, settings)
             raise
         except Fault as fault:
             if home.is_run(folder):
-                _say_how_to_resume(folder)
+                _say_how_to_resume(folder, settings)
             raise fault
     _finish(folder, end, settings)
     return folder
@@ -149,8 +149,13 @@ def _in_order(names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: (name != "host", name))
 
 
-def _say_how_to_resume(folder: Path) -> None:
-    print(f"complete it with: numalab run --resume {folder}", file=sys.stderr)
+def _say_how_to_resume(folder: Path, settings: Settings) -> None:
+    print(f"complete it with: {_resuming(folder, settings)}", file=sys.stderr)
+
+
+def _resuming(folder: Path, settings: Settings) -> str:
+    leave = " --allow-host-changes" if settings.allow_host_changes else ""
+    return f"numalab run --resume {folder}{leave}"
 
 
 def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
@@ -174,7 +179,7 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
     print(f"\n{folder}   →   numalab report")
     refuse_without_baseline(folder)
     if end["status"] != "complete":
-        raise Fault(f"the run is {end['status']}", f"numalab run --resume {folder}")
+        raise Fault(f"the run is {end['status']}", _resuming(folder, settings))
 
 
 def refuse_without_baseline(folder: Path) -> None:
