@@ -227,12 +227,16 @@ def memory_counters(run: Run) -> str:
 def shares(run: Run, *metrics: str) -> str:
     """Return metrics of the tool in each cell as Markdown: median [least, greatest] of the blocks.
 
-    Cells that have none of them are left out; a value that is missing says why below the table.
+    Bytes are shown in MiB. Cells that have none of them are left out; a value that is missing says
+    why below the table.
     """
+    in_mib = pl.col("unit") == "B"
     rows = run.measurements.filter(
         pl.col("metric").is_in(metrics)
         & (pl.col("source") == "tool")
         & (pl.col("grade") != "error")
+    ).with_columns(
+        value=pl.when(in_mib).then(pl.col("value") / 2**20).otherwise(pl.col("value")),
     )
     texts = (
         rows.filter(pl.col("value").is_not_null())
@@ -249,7 +253,11 @@ def shares(run: Run, *metrics: str) -> str:
     if texts.is_empty():
         return f"No trial of this run measured {', '.join(metrics)}."
     shown = [name for name in metrics if name in set(texts["metric"])]
-    text = _cell_table(run, texts, shown)
+    sized = set(rows.filter(in_mib)["metric"])
+    headings = {name: f"{name} (MiB)" if name in sized else name for name in shown}
+    text = _cell_table(
+        run, texts.with_columns(pl.col("metric").replace(headings)), list(headings.values())
+    )
     absent = rows.filter(pl.col("value").is_null()).group_by("cell", "reason", maintain_order=True)
     for (cell, reason), group in absent:
         names = ", ".join(group["metric"].unique(maintain_order=True).to_list())
