@@ -14,16 +14,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numalab import agent_archive, experiments, home, launch, session
+from numalab import agent_archive, home, launch
 from numalab.agent import SCHEMA
 from numalab.agent.errors import Fault
 from numalab.fleet import ansible, told
 from numalab.fleet.record import Record
 
+if TYPE_CHECKING:  # they are slow to import, and each host's arrival imports this package
+    from numalab import experiments, session
+
 Request = dict[str, Any]
-Requests = Sequence[tuple[Request, experiments.Experiment]]
+Requests = Sequence[tuple[Request, "experiments.Experiment"]]
 Reasons = dict[str, list[str]]
 _ORDER_LIMIT = 128 * 1024 - 4096  # one argument of a command (execve(2)), less what else is in it
 
@@ -273,7 +276,7 @@ def _conclude(
     show: told.Show,
 ) -> None:
     """Build the tables and execute the notebook of every run that has arrived."""
-    from numalab import notebook, store
+    from numalab import notebook, session, store
 
     for host in hosts:
         for key, folder in record.runs(host).items():

@@ -6,11 +6,13 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numalab import session
 from numalab.agent import journal
 from numalab.fleet.record import Record
+
+if TYPE_CHECKING:
+    from numalab import session
 
 _TOOLS = {"cc": "a C compiler", "headers": "the C library's headers"}
 
@@ -74,6 +76,8 @@ class Show:
 
     def status(self, host: str, status: dict[str, Any]) -> None:
         """Say how far a host's queue is."""
+        from numalab import session
+
         for number, job in enumerate(status["jobs"], 1):
             name = job["experiment"]
             if job["summary"]:
@@ -121,7 +125,7 @@ class Show:
             print(json.dumps({"schema": 1, "hosts": results}, indent=2, ensure_ascii=False))
             return
         from numalab import results as tables
-        from numalab import runs
+        from numalab import runs, session
 
         for host, result in results.items():
             print(f"\n{host}: {result['state']}")
