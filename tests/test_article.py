@@ -181,7 +181,18 @@ def test_shares_are_compared_case_by_case(three, monkeypatch):
     assert full["value"][0] == pytest.approx(0.03, rel=0.2)
     table = three.by_case("page-cache", "home_share")
     assert columns(table) == ["case", "two (emulated)", "sixteen (emulated)"]
-    assert re.search(r"the full case \| 0.0\d+ \[.*\(×0.03\d*\) \| – \|", str(table))
+    assert re.search(r"the full case \| 3.0% \| – \|", str(table))
+
+
+def test_counts_are_told_as_multiples_of_the_first_case(tmp_path):
+    run = page_cache(tmp_path, "two", {"empty": 1000.0, "full": 3000.0})
+    rows = run.measurements.with_columns(
+        pl.lit("minor_faults").alias("metric"), pl.lit("count").alias("unit")
+    )
+    run.__dict__["measurements"] = rows
+    table = article.Article([run]).by_case("page-cache", "minor_faults")
+    assert re.search(r"the full case \| .*\(×(2\.9|3\.0)", str(table))
+    assert "×" not in str(table).splitlines()[2]
 
 
 def test_what_was_not_run_is_said(three):

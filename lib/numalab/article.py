@@ -276,10 +276,13 @@ class Article:
         pictures = [
             (name, one) for name, one in zip(names, made, strict=True) if not isinstance(one, Text)
         ]
+        said_by: dict[str, list[str]] = {}
+        for name, one in zip(names, made, strict=True):
+            if isinstance(one, Text):
+                said_by.setdefault(str(one), []).append(name)
         words = [
-            f"**{name}**: {one}" if "\n" not in one else f"**{name}**\n\n{one}"
-            for name, one in zip(names, made, strict=True)
-            if isinstance(one, Text)
+            f"**{_listed(which)}**" + (f": {one}" if "\n" not in one else f"\n\n{one}")
+            for one, which in said_by.items()
         ]
         if not pictures:
             return Text("\n\n".join([*words, *([remark] if remark else [])]))
@@ -336,7 +339,7 @@ class Article:
         frame = self._by_case(experiment, metric)
         if frame.is_empty():
             return self._unmeasured(experiment, metric)
-        names = frame["host"].unique(maintain_order=True).to_list()
+        names = [host for host in self.hosts() if host in set(frame["host"])]
         return several.cases(
             frame,
             f"{style.words(metric)}, by case and host",
@@ -347,7 +350,7 @@ class Article:
     def by_case(self, experiment: str, metric: str) -> Text:
         """Return a metric's median for every case (rows) and host (columns), as a table.
 
-        In brackets the least and the most; then how many times the first case's.
+        In brackets the least and the most; of counts, then how many times the first case's.
         """
         frame = self._by_case(experiment, metric)
         if frame.is_empty():
@@ -355,15 +358,15 @@ class Article:
         rows: dict[str, dict[str, str]] = {}
         first: dict[str, float] = {}
         for record in frame.iter_rows(named=True):
-            host, value = record["host"], record["value"]
-            said = tables.number(value)
-            if record["low"] != record["high"]:
-                said += f" [{tables.number(record['low'])}, {tables.number(record['high'])}]"
+            host, value, unit = record["host"], record["value"], record["unit"]
+            said, low, high = (_said(record[name], unit) for name in ("value", "low", "high"))
+            if low != high:
+                said += f" [{low}, {high}]"
             base = first.setdefault(host, value)
-            if base and base != value:
+            if unit == "count" and base and f"{value / base:.2f}" != "1.00":
                 said += f" (×{tables.number(value / base)})"
             rows.setdefault(record["case"], {})[self._named(host)] = said
-        names = [self._named(host) for host in frame["host"].unique(maintain_order=True)]
+        names = [self._named(host) for host in self.hosts() if host in set(frame["host"])]
         listed = [
             {"case": case, **{name: found.get(name) for name in names}}
             for case, found in rows.items()
@@ -378,11 +381,12 @@ class Article:
         return Text(f"No trial measured {results.title(metric)}.")
 
     def _by_case(self, experiment: str, metric: str) -> pl.DataFrame:
-        """Columns case, host, value (the median), low, high (least and most): hosts in order."""
+        """Columns case, host, value (the median), low, high (least and most), unit; in order."""
+        told = [view for view in self._of(experiment) if self._tells(view, "table", metric)]
+        fullest = sorted((_cases(view.run) for view in told), key=len, reverse=True)
+        order = list(dict.fromkeys(name for cases in fullest for name in cases))
         rows = []
-        for view in self._of(experiment):
-            if not self._tells(view, "table", metric):
-                continue
+        for view in told:
             run = view.run
             frame = run.tool_rows(metric).filter(
                 (pl.col("role") != "control") & (pl.col("grade") != "error")
@@ -397,8 +401,11 @@ class Article:
                             "value": values.median(),
                             "low": values.min(),
                             "high": values.max(),
+                            "unit": frame["unit"][0],
                         }
                     )
+        hosts = self.hosts()
+        rows.sort(key=lambda row: (order.index(row["case"]), hosts.index(row["host"])))
         return pl.DataFrame(rows)
 
     def not_tested(self) -> Text:
@@ -524,6 +531,10 @@ def _by_claim(verdicts: Sequence[claims.Verdict]) -> dict[str, dict[str, claims.
     for verdict in verdicts:
         found.setdefault(verdict.says, {})[verdict.host] = verdict
     return found
+
+
+def _said(value: float, unit: str) -> str:
+    return f"{value:.1%}" if unit == "share" else tables.number(value)
 
 
 def _word(verdict: str) -> str:
