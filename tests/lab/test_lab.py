@@ -42,10 +42,12 @@ def test_a_guest_is_its_definition_and_survives_what_kills_it(numalab, checkout)
     (after,) = json.loads(numalab("lab", "status", "--json"))
     assert after["port"] == before["port"] and after["pid"] != before["pid"]
     assert numalab("lab", "ssh", HOST, "--", "cat", "/root/kept") == "kept\n"
+    numalab("lab", "down", HOST)
+    assert lab_processes.qemus() == []
 
 
 def test_everything_is_measured_in_a_guest_and_becomes_an_article(numalab, checkout):
-    """On the guest that the test before left up; at the end it is gone."""
+    """What a newcomer types first; at the end the guest is gone."""
     numalab("lab", "run", HOST, "--profile", "smoke", seconds=1500)
     assert lab_processes.qemus() == []
     assert json.loads(numalab("lab", "status", "--json")) == []

@@ -28,7 +28,7 @@ from . import hosts, image, inventory, qemu, tools
 _ATTEMPTS = 3  # emulated guests crash now and then, soon after their start
 _KVM_SIGN_S = 20.0  # a guest that KVM really runs reaches its init in 2 s
 _SIGN, _READY = "numalab-lab: started", "numalab-lab: ready"
-_BOOT_S, _LOGIN_S = 240.0, 90.0  # on a loaded machine without KVM; a quiet one needs 20
+_BOOT_S, _LOGIN_S = 480.0, 120.0  # on a loaded machine without KVM; a quiet one needs 20
 _CLOCK_OFF_S = 2.0
 
 

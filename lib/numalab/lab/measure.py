@@ -22,10 +22,10 @@ def measure(
 ) -> Path:
     """Measure experiments (none named: all that have the profile) in a guest; return the article.
 
-    What an experiment sets in the guest is allowed. Afterwards the guest is gone, but with
-    ``keep`` it stays up. When not everything could be measured there is an article of what could,
-    and Fault; then, and when interrupted, the guest's disk stays, and the same call completes what
-    is missing.
+    What an experiment sets in the guest is allowed. Afterwards the guest is gone, unless it was
+    up before or ``keep`` says to leave it. When not everything could be measured there is an
+    article of what could, and Fault; then, and when interrupted, the guest's disk stays, and the
+    same call completes what is missing.
     """
     settings = session.Settings(allow_host_changes=True)
     if chosen:
@@ -33,6 +33,7 @@ def measure(
         requests = [(one.request(profile, "", seed=seed), one) for one in loaded]
     else:
         requests = session.all_requests(profile, "", seed, settings, True)
+    keep = keep or guests.look(name).running
     guests.up(name, say)
     failed: fleet.Failed | None = None
     try:
