@@ -102,6 +102,8 @@ class Show:
     def failed(self, host: str, reason: str) -> None:
         """Say that a host is out."""
         self._once(host, f"✗ {reason}")
+        if self.bars:
+            self.bars.update(self.tasks[host], visible=False)
 
     def concluding(self, host: str, folder: Path) -> None:
         """Say that a run's tables and notebook are being made."""
@@ -136,8 +138,9 @@ class Show:
             for reason in result["reasons"]:
                 print(f"  ✗ {reason}")
             if len(result["runs"]) == 1:
-                text = tables.terminal(runs.load(result["runs"][0]["folder"]))
-                print("\n" + text if text else "", end="" if not text else "\n")
+                table = tables.terminal(runs.load(result["runs"][0]["folder"]))
+                if table:
+                    print(f"\n{table}")
         if any(result["runs"] for result in results.values()):
             print("\n→   numalab report")
 
