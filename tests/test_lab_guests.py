@@ -217,7 +217,7 @@ def test_a_guest_whose_image_is_gone_says_what_to_do(lab):
         ({"boot_id": "of another boot"}, "its QEMU is gone"),
         ({"started": 1}, "its QEMU is gone"),
         ("{", "its state cannot be read"),
-        (None, "it was not started"),
+        (None, "it was ended"),
     ],
 )
 def test_a_state_that_is_not_true_any_more_is_seen_through(lab, change, said):

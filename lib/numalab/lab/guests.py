@@ -84,7 +84,7 @@ def look(name: str) -> Guest:
     try:
         state = json.loads((home / "state.json").read_text())
     except FileNotFoundError:
-        return Guest(name, None, None, None, None, "it was not started")
+        return Guest(name, None, None, None, None, "it was ended")
     except (OSError, ValueError) as error:
         return Guest(name, None, None, None, None, f"its state cannot be read: {error}")
     if not _is_ours(state):
