@@ -175,6 +175,7 @@ def _boot(host: hosts.Host, say: image.Say) -> None:
     if qemu.native(host) and _kvm_may_work():
         accelerators.insert(0, "kvm")
     why = ""
+    say(f"booting {host.name}")
     for accelerator in accelerators:
         started = time.monotonic()
         wiring = qemu.Wiring(
