@@ -125,6 +125,11 @@ class _Host:
             return None
         return room + (_droppable(node) or 0) + (node["slab_reclaimable_bytes"] or 0) // 2
 
+    def pooled(self, number: int, what: str = "total") -> int:
+        """The bytes of a node's hugetlb pools: all of them ("total"), or what is "free"."""
+        node = next(one for one in self.topology["nodes"] if one["node"] == number)
+        return sum(pool["size_bytes"] * (pool[what] or 0) for pool in node["hugepages"])
+
     def with_room(self, besides: int) -> List[int]:
         """The nodes that take what another cannot, the nearest first."""
         others = [
@@ -581,7 +586,8 @@ def _bound_and_full(host: _Host) -> Iterable[Finding]:
             continue
         whole = sum(host.by_number[node]["memory_bytes"] for node in bound)
         left = [host.available(host.by_number[node]) for node in bound]
-        if None in left or sum(left) >= _FULL * whole:
+        pooled = sum(host.pooled(node) for node in bound)  # its pages are had in advance
+        if None in left or sum(left) >= _FULL * (whole - pooled):
             continue
         elsewhere = host.with_room(min(bound))
         yield _finding(
@@ -811,20 +817,15 @@ def _huge_page_settings(host: _Host) -> Iterable[Finding]:
 
 def _hugetlb(host: _Host, several: bool) -> Iterable[Finding]:
     """Pools of hugetlbfs pages: unused ones, and a node that they leave nothing else."""
-    reserved: Dict[int, int] = {}
-    unused: Dict[int, int] = {}
-    for node in host.topology["nodes"]:
-        for pool in node["hugepages"]:
-            number, unit = node["node"], pool["size_bytes"]
-            reserved[number] = reserved.get(number, 0) + unit * (pool["total"] or 0)
-            unused[number] = unused.get(number, 0) + unit * (pool["free"] or 0)
+    lean = any(host.pooled(node["node"]) < 0.5 * node["memory_bytes"] for node in host.nodes)
     for node in host.nodes:
         number, memory = node["node"], node["memory_bytes"]
-        held = reserved.get(number, 0)
+        held, idle = host.pooled(number), host.pooled(number, "free")
         if host.doubtful or held < 0.5 * memory:
             continue
-        idle = unused.get(number, 0)
+        severity = "warning"
         if several and held >= 0.9 * memory:
+            severity = "warning" if lean else "note"  # alike on all nodes it was meant so
             what = f"hugetlb pages take {size(held)} of the {size(memory)} of node {number}: "
             what += "everything else from its CPUs spills to other nodes"
         elif idle >= 0.5 * memory:
@@ -834,7 +835,7 @@ def _hugetlb(host: _Host, several: bool) -> Iterable[Finding]:
             continue
         yield _finding(
             "hugetlb",
-            "warning",
+            severity,
             what,
             [f"reserved {size(held)}, of it unused {size(idle)}"],
             [
@@ -898,13 +899,19 @@ def _hidden(host: _Host) -> Iterable[Finding]:
             ],
         )
     elif packages > 1 and not virtual:
+        # Elsewhere a kernel may call a cluster of cores a package.
+        sure = topology["arch"] == "x86_64"
         yield _finding(
             "hidden-nodes",
-            "warning",
+            "warning" if sure else "note",
             f"{packages} packages, but one node: the firmware interleaves memory over them, so "
             f"about {_percent((packages - 1) / packages)} of every program's accesses are remote, "
             "and no binding can change it",
-            ["Node Interleaving is on, or NUMA off, in the firmware's setup (AMD: NPS0)"],
+            [
+                "Node Interleaving is on, or NUMA off, in the firmware's setup (AMD: NPS0)",
+                "it is right only where all packages share one memory: on a front-side bus "
+                "(before about 2009), or where the kernel takes a cluster of cores for a package",
+            ],
             [
                 _do(
                     "switch Node Interleaving off (NUMA on; AMD: NPS1) in the firmware's setup",
