@@ -26,17 +26,14 @@ def test_a_fleet_of_which_a_host_is_killed_completes_on_the_second_try(numalab, 
         cwd=checkout, env=numalab.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while not (status := _status(numalab, "test-two")) or not status["jobs"][0]["last"]:
-        assert first.poll() is None and time.monotonic() < deadline, status
-        time.sleep(1)
-    (pid,) = (
-        guest["pid"]
-        for guest in json.loads(numalab("lab", "status", "--json"))
-        if guest["name"] == "test-two"
-    )
-    os.kill(pid, signal.SIGKILL)
-    said, _ = first.communicate(timeout=600)
+    try:
+        while not (status := _status(numalab, "test-two")) or not status["jobs"][0]["last"]:
+            assert first.poll() is None, first.stdout.read()
+            time.sleep(1)
+        said = _killed(numalab, first)
+    finally:
+        first.kill()
+        first.wait()
     assert first.returncode == 2, said
     assert "1 of 2 hosts failed: test-two" in said
     (one,) = (checkout / "runs" / "test-one").glob("*-command")
@@ -53,3 +50,15 @@ def test_a_fleet_of_which_a_host_is_killed_completes_on_the_second_try(numalab, 
     numalab("lab", "down", "test-two")
     for folder in (one, two):
         assert (folder / "notebook.ipynb").is_file()
+
+
+def _killed(numalab, first):
+    """Kill the second guest's QEMU; return what the fleet said at its end."""
+    (pid,) = (
+        guest["pid"]
+        for guest in json.loads(numalab("lab", "status", "--json"))
+        if guest["name"] == "test-two"
+    )
+    os.kill(pid, signal.SIGKILL)
+    said, _ = first.communicate(timeout=600)
+    return said
