@@ -252,6 +252,7 @@ def test_a_guest_that_crashes_is_started_again(lab):
     said = []
     assert guests.up("small", said.append).running
     assert sum("the guest crashed (Kernel panic - not syncing" in line for line in said) == 2
+    assert "Kernel panic" in (guests.folder("small") / "console.before").read_text()
 
 
 def test_a_guest_that_always_crashes_fails_with_its_last_words(lab):

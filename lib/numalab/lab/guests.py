@@ -2,7 +2,7 @@
 
 Each guest has a folder in the cache: ``disk`` (what it changed of the image; it outlives a crash
 of the guest or of QEMU and ends with ``lab down``), ``image`` (the image's name), ``state.json``
-(the running QEMU), ``console`` and ``qemu.log``.
+(the running QEMU), ``console``, that of the boot before it, and ``qemu.log``.
 """
 
 from __future__ import annotations
@@ -234,6 +234,8 @@ def _need_memory(host: hosts.Host) -> None:
 
 
 def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Popen[bytes]:
+    with suppress(FileNotFoundError):  # the one before says why a guest crashed
+        wiring.console.replace(wiring.console.with_name("console.before"))
     wiring.console.write_bytes(b"")
     with open(home / "qemu.log", "wb") as log:
         child = subprocess.Popen(
