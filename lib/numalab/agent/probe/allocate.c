@@ -322,7 +322,6 @@ static void measure_file(void) {
     a.buffer->bytes = a.options->bytes;
     team_run(a.team, read_file_part, &file);
     map_file(file);
-    read_part(a.buffer, 0);
     team_run(a.team, read_part, a.buffer);
     close(file);
     remember();

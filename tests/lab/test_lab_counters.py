@@ -1,0 +1,70 @@
+"""What the kernel counted in the guest of test_lab.py, held against the pages that were placed."""
+
+import polars as pl
+import pytest
+
+from numalab import store
+
+HOST = "test-one"
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def counted(checkout):
+    """The page-cache experiment's rows by cell and metric: {point: value}."""
+    folders = list((checkout / "runs" / HOST).glob("*-page-cache"))
+    if not folders:
+        pytest.skip("test_lab.py has not measured page-cache in this session")
+    rows = store.derive(folders[0])[0].filter(
+        (pl.col("grade") == "verified")
+        & pl.col("value").is_not_null()
+        & (pl.col("role") != "control")
+    )
+    found = {}
+    for row in rows.iter_rows(named=True):
+        case = row["cell"].partition("/")[2]
+        found.setdefault((case, row["metric"]), {})[row["point"]] = row["value"]
+    return found
+
+
+def pages(counted, case, node=None):
+    placed = counted[case, "placed"]
+    return (sum(placed.values()) if node is None else placed[f"node {node}"]) / PAGE
+
+
+def close(value, expected):
+    return value == pytest.approx(expected, rel=0.05)
+
+
+def test_an_empty_or_emptied_node_takes_all(counted):
+    for case in ("empty", "dropped"):
+        assert close(counted[case, "numa_hit"]["node 0"], pages(counted, case))
+        assert pages(counted, case, 0) == pages(counted, case)
+        assert sum(counted[case, "numa_miss"].values()) < 0.05 * pages(counted, case)
+
+
+def test_a_full_node_spills_and_keeps_its_page_cache(counted):
+    spilled = pages(counted, "full", 1)
+    assert spilled > 0.85 * pages(counted, "full")
+    assert close(counted["full", "numa_miss"]["node 1"], spilled)
+    assert close(counted["full", "numa_foreign"]["node 0"], spilled)
+    assert close(counted["full", "page_cache_kept"][""], 1)
+    assert counted["full", "zone_reclaim_success"][""] == 0
+
+
+def test_zone_reclaim_makes_room_for_each_page_but_not_under_mglru(counted):
+    at_home = pages(counted, "reclaim", 0)
+    assert at_home > 0.85 * pages(counted, "reclaim")
+    assert close(counted["reclaim", "pgscan_direct"][""], at_home)
+    assert counted["reclaim", "zone_reclaim_success"][""] > 0
+    spilled = pages(counted, "reclaim-mglru", 1)
+    assert spilled > 0.85 * pages(counted, "reclaim-mglru")
+    assert close(counted["reclaim-mglru", "numa_miss"]["node 1"], spilled)
+    assert counted["reclaim-mglru", "zone_reclaim_success"][""] == 0
+    assert counted["reclaim-mglru", "zone_reclaim_failed"][""] >= spilled
+    assert counted["reclaim-mglru", "pgscan_direct"][""] == 0
+
+
+def test_interleaving_hits_every_node_alike(counted):
+    for node in ("node 0", "node 1"):
+        assert close(counted["even", "interleave_hit"][node], pages(counted, "even") / 2)
