@@ -319,6 +319,12 @@ def test_hugetlb_pools(tmp_path):
     findings, _, _ = examine(tmp_path / "a", made)
     assert found(findings) == {"hugetlb": "warning"}
     assert "spills to other nodes" in findings[0]["what"]
+    other = "sys/devices/system/node/node1/hugepages/hugepages-2048kB"
+    made = machine("alike", EASY)
+    for one in (pool, other):
+        made.files.update({f"{one}/nr_hugepages": "30000", f"{one}/free_hugepages": "0"})
+    findings, _, _ = examine(tmp_path / "alike", made)
+    assert found(findings) == {"hugetlb": "note"}
     made = machine("idle", EASY)
     made.files.update({f"{pool}/nr_hugepages": "20000", f"{pool}/free_hugepages": "20000"})
     findings, _, _ = examine(tmp_path / "b", made)
@@ -335,6 +341,9 @@ def test_nodes_that_the_firmware_hides(tmp_path):
     findings, _, _ = examine(tmp_path / "a", base)
     assert found(findings) == {"hidden-nodes": "warning"}
     assert "about 50 %" in findings[0]["what"]
+    arm = replace(base, arch="aarch64", cpuinfo="CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    findings, _, _ = examine(tmp_path / "arm", arm)
+    assert found(findings) == {"hidden-nodes": "note"}
     off = replace(base, files={"proc/cmdline": "quiet numa=off"})
     findings, _, _ = examine(tmp_path / "b", off)
     assert found(findings) == {"numa-off": "warning"}
@@ -408,6 +417,14 @@ def test_small_processes_are_not_opened(tmp_path, monkeypatch):
     assert [path for path in opened if path.endswith("numa_maps")] == [f"{root}/proc/50/numa_maps"]
 
 
+def test_what_there_was_no_time_for_is_counted(tmp_path):
+    files = [process(100 + n, f"p{n}", [("default", {0: 1 + n})]) for n in range(5)]
+    root = sysfs_tree.write(tmp_path, machine("hurry", EASY, processes=files))
+    seen = survey.read(topology.read(root), budget_s=0)
+    assert [one["pid"] for one in seen["processes"]] == [104]  # the largest in any case
+    assert seen["unread"] == 4
+
+
 def test_siblings_over_one_segment_are_read_once(tmp_path):
     shared = int(8 * GIB // PAGE)
     files = []
@@ -460,7 +477,7 @@ def test_a_process_of_ours_is_seen_as_numastat_sees_it():
     )  # fmt: skip
     try:
         holder.stdout.readline()
-        seen = survey.read(topology.read())
+        seen = survey.read(topology.read(), budget_s=60)
         (ours,) = [p for p in seen["processes"] if p["pid"] == holder.pid]
         total = sum(ours["memory"].values())
         assert 200 * MIB <= total < 230 * MIB

@@ -6,7 +6,8 @@ kernel. What a file does not say is None, never 0.
 
 Reading numa_maps walks the page tables of a process (about 7 ms a GiB of 4 KiB pages) and holds
 its mmap lock for reading meanwhile. So only processes with much memory are read, the largest
-first, and no more are begun after ``budget_s``.
+first, and no more are begun after ``budget_s`` of this process's own CPU time, which includes
+the walk.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def read(
         "largest_free_block_bytes": largest, "nodes": nodes, "vmstat": vmstat, "vmstat_now": None,
         "interval_s": None, "problems": problems,
     }  # fmt: skip
-    survey.update(_processes(root, topology, page, live, began, budget_s, least_bytes))
+    end = time.process_time() + budget_s
+    survey.update(_processes(root, topology, page, live, began, end, least_bytes))
     if live:
         later = _counters(_text(f"{root}/proc/vmstat"))
         survey["vmstat_now"] = {k: later[k] - v for k, v in vmstat.items() if k in later}
@@ -216,7 +218,7 @@ def _processes(
     page: int,
     live: bool,
     began: float,
-    budget_s: float,
+    end: float,
     least_bytes: int,
 ) -> Dict[str, Any]:
     proc = f"{root}/proc"
@@ -231,7 +233,7 @@ def _processes(
     found: List[Dict[str, Any]] = []
     unreadable = unread = 0
     for position, stat in enumerate(chosen):
-        if position >= _MOST_PROCESSES or (found and time.monotonic() - began > budget_s):
+        if position >= _MOST_PROCESSES or (found and time.process_time() > end):
             unread += 1
             continue
         entry = _process(proc, stat, page, node_of)
