@@ -263,6 +263,15 @@ def test_a_guest_that_always_crashes_fails_with_its_last_words(lab):
     assert not inventory.path().exists()
 
 
+def test_a_guest_that_hangs_is_started_again(lab, monkeypatch):
+    monkeypatch.setattr(guests, "_HANG_S", 1.0)
+    plan(lab, "silent", "ready")
+    said = []
+    guest = guests.up("small", said.append)
+    assert "small: it hangs: it neither runs nor waits for a CPU" in said
+    assert qemus(lab) == [guest.pid]
+
+
 def test_a_qemu_that_does_not_start_is_quoted(lab):
     plan(lab, "broken")
     with pytest.raises(Fault, match="cannot set up guest memory"):

@@ -29,6 +29,7 @@ _ATTEMPTS = 3  # emulated guests crash now and then, soon after their start
 _KVM_SIGN_S = 20.0  # a guest that KVM really runs reaches its init in 2 s
 _SIGN, _READY = "numalab-lab: started", "numalab-lab: ready"
 _BOOT_S, _LOGIN_S = 480.0, 120.0  # on a loaded machine without KVM; a quiet one needs 20
+_HANG_S = 40.0  # a guest that boots is busy
 _CLOCK_OFF_S = 2.0
 
 
@@ -262,6 +263,7 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
 def _wait(child: subprocess.Popen[bytes], home: Path, accelerator: str) -> str:
     """Wait until the guest's ssh server listens; return why it does not, else ""."""
     began = time.monotonic()
+    looked, used = began, _used(child.pid)
     while True:
         said = _console(home)
         if _READY in said:
@@ -273,7 +275,25 @@ def _wait(child: subprocess.Popen[bytes], home: Path, accelerator: str) -> str:
             return f"no sign of life in {_KVM_SIGN_S:.0f} s"
         if waited > _BOOT_S:
             return f"it was not ready in {_BOOT_S:.0f} s"
+        if time.monotonic() - looked > _HANG_S:
+            before, looked, used = used, time.monotonic(), _used(child.pid)
+            if before is not None and used is not None and used - before < _HANG_S / 20:
+                return "it hangs: it neither runs nor waits for a CPU"
         time.sleep(0.2)
+
+
+def _used(pid: int) -> float | None:
+    """Seconds that a process ran or waited for a CPU, None where the kernel does not say.
+
+    Source: /proc/<pid>/schedstat in Documentation/scheduler/sched-stats.rst.
+    """
+    total = 0
+    try:
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            total += sum(int(word) for word in file.read_text().split()[:2])
+    except OSError:
+        return None
+    return total / 1e9 if total else None
 
 
 def _log_in(guest: Guest, child: subprocess.Popen[bytes], home: Path) -> str:
