@@ -158,6 +158,12 @@ def sshd(place):
         f" -o UserKnownHostsFile={folder}/known"
     )
     try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and serving.poll() is None:
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
         logged_in = subprocess.run(
             ["ssh", *options.split(), "-p", str(port), "-i", str(folder / "key"), "127.0.0.1", ":"],
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
