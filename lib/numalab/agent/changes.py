@@ -238,7 +238,7 @@ class HostChanges:
             self.record.parent.mkdir(parents=True, exist_ok=True)
             journal.write_json(self.record, data)
             if self.copy:
-                journal.write_json(self.copy, data)
+                journal.write_json(self.copy, _for_the_run(data))
         except OSError as error:
             raise Fault(
                 f"the host is left as it is: {self.record} cannot be written ({error.strerror}), "
@@ -297,6 +297,11 @@ def pending(record: Path) -> Optional[Dict[str, Any]]:
     return data
 
 
+def _for_the_run(data: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a record without the path of its copy: runs are published, and it names a home."""
+    return {key: value for key, value in data.items() if key != "copy"}
+
+
 def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
     """Put back the recorded values and remove the record.
 
@@ -322,7 +327,7 @@ def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
         if copy.parent.is_dir():
             # A full disk must not keep the host changed.
             with contextlib.suppress(OSError, Fault):
-                journal.write_json(copy, left)
+                journal.write_json(copy, _for_the_run(left))
     if failed:
         raise Fault("; ".join(failed), "run `numalab restore` as root")
     record.unlink()

@@ -37,6 +37,8 @@ def accept(record: Path, runs: Path, host: str) -> dict[str, Path]:
         _extract(archive, incoming)
         listed = journal.read_json(incoming / "runs.json")["runs"]
         for key, name in listed.items():
+            if not re.fullmatch(r"\w[\w.+-]*", name):
+                raise Fault(f"{name!r} cannot name a run", "what arrived is not of numalab")
             _verify(incoming / name, name, host)
             taken[key] = _place(incoming / name, runs / host / name)
             _note(record / "hosts" / f"{host}.json", key, taken[key])
@@ -90,8 +92,6 @@ def _verify(folder: Path, name: str, host: str) -> None:
 
 
 def _place(source: Path, target: Path) -> Path:
-    if not re.fullmatch(r"\w[\w.+-]*", target.name):
-        raise Fault(f"{target.name!r} cannot name a run")
     if target.exists():
         manifests = [journal.sha256(folder / "manifest.json") for folder in (source, target)]
         if manifests[0] != manifests[1]:
