@@ -10,6 +10,8 @@ from numalab.agent.errors import Fault
 
 from . import guests, image, inventory
 
+_ATTEMPTS = 6  # an emulated guest crashes now and then; what it measured before is kept
+
 
 def measure(
     name: str,
@@ -48,10 +50,16 @@ def measure(
 
 def _measure(name: str, requests: fleet.Requests, seed: int | None, say: image.Say) -> Path:
     settings = session.Settings(allow_host_changes=True)
-    try:
-        runs, failed = fleet.run(requests, name, [inventory.path()], settings, seed=seed), None
-    except fleet.Failed as fault:
-        runs, failed = fault.runs, fault
+    for attempt in range(_ATTEMPTS):
+        try:
+            runs, failed = fleet.run(requests, name, [inventory.path()], settings, seed=seed), None
+        except fleet.Failed as fault:
+            runs, failed = fault.runs, fault
+        guest = guests.look(name)
+        if failed is None or guest.running or attempt == _ATTEMPTS - 1:
+            break
+        say(f"{name}: {guest.why}; booting it again to go on")
+        guests.up(name, say)
     if not runs.get(name):
         raise failed or Fault(f"nothing was measured on {name}")
     article = report.make(runs[name], say=say)
