@@ -19,6 +19,7 @@ class Lab:
         self.runs = {"small": [FOLDER]}
         self.fails = None
         self.was_up = False
+        self.crashes = 0  # how often the guest dies while it is measured
 
 
 @pytest.fixture
@@ -29,6 +30,9 @@ def lab(monkeypatch):
         assert group == "small" and inventories == [inventory.path()]
         assert settings.allow_host_changes and settings.notebook
         lab.did.append(["measured", *(experiment.name for _, experiment in requests)])
+        if lab.crashes:
+            lab.crashes, lab.was_up = lab.crashes - 1, False
+            raise fleet.Failed(1, {"small": []}, {"small": ["the connection broke"]})
         if lab.fails:
             raise lab.fails
         return lab.runs
@@ -37,9 +41,13 @@ def lab(monkeypatch):
         pid = 1 if lab.was_up else None
         return guests.Guest(name, pid, None, None, None, None)
 
+    def up(name, say):
+        lab.did.append("up")
+        lab.was_up = True
+
     monkeypatch.setattr(fleet, "run", run)
     monkeypatch.setattr(guests, "look", look)
-    monkeypatch.setattr(guests, "up", lambda name, say: lab.did.append("up"))
+    monkeypatch.setattr(guests, "up", up)
     monkeypatch.setattr(guests, "stop", lambda name: lab.did.append("stopped, disk kept"))
     monkeypatch.setattr(guests, "down", lambda name, say: lab.did.append("down"))
     monkeypatch.setattr(report, "make", lambda runs, say: lab.did.append(f"article of {len(runs)}"))
@@ -94,3 +102,17 @@ def test_mistakes_are_found_before_the_guest_is_booted(lab):
     with pytest.raises(Fault, match="profile"):
         call("host", profile="smok")
     assert lab.did == []
+
+
+def test_a_guest_that_crashes_is_booted_again_to_go_on(lab):
+    lab.crashes = 2
+    call("host")
+    again = ["up", ["measured", "host"]]
+    assert lab.did == [*again * 3, "article of 1", "down"]
+
+
+def test_a_guest_that_crashes_for_ever_is_given_up(lab):
+    lab.crashes = 99
+    with pytest.raises(Fault, match="1 of 1 hosts failed"):
+        call("host")
+    assert lab.did.count("up") == measure._ATTEMPTS
