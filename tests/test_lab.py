@@ -15,19 +15,10 @@ import yaml
 from numalab.agent import state
 from numalab.agent.errors import Fault
 from numalab.lab import guests, hosts, image, qemu, tools
+from small_host import DEFINITION
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = sorted(path.stem for path in (REPOSITORY / "lab" / "hosts").glob("*.yml"))
-SMALL = """
-says: small
-arch: x86_64
-processor: max
-sockets: 1
-nodes: 2
-cores: 1
-memory: 128 MiB
-distances: [[10, 20], [20, 10]]
-"""
 
 
 @pytest.fixture
@@ -38,7 +29,7 @@ def home(tmp_path, monkeypatch):
         (root / name).mkdir(parents=True)
     for name in ("image.yml", "guest-init", "image-steps"):
         (root / "lab" / name).write_bytes((REPOSITORY / "lab" / name).read_bytes())
-    (root / "lab" / "hosts" / "small.yml").write_text(SMALL)
+    (root / "lab" / "hosts" / "small.yml").write_text(DEFINITION)
     monkeypatch.setenv("NUMALAB_HOME", str(root))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "bin").mkdir()
@@ -207,7 +198,7 @@ def test_an_image_is_named_by_all_that_it_is_made_from(home):
         assert image.identity("x86_64") != before["x86_64"], name
         path.write_text(text)
     assert image.identity("x86_64") == before["x86_64"]
-    (home / "lab" / "hosts" / "other.yml").write_text(SMALL)
+    (home / "lab" / "hosts" / "other.yml").write_text(DEFINITION)
     assert image.identity("x86_64") == before["x86_64"]
 
 

@@ -17,18 +17,9 @@ from typer.testing import CliRunner
 from numalab.agent.errors import Fault
 from numalab.cli import app
 from numalab.lab import guests, hosts, image, inventory
+from small_host import DEFINITION
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-DEFINITION = """
-says: pretended
-arch: x86_64
-processor: max
-sockets: 1
-nodes: 2
-cores: 1
-memory: 128 MiB
-distances: [[10, 20], [20, 10]]
-"""
 # Boots by what the file "plan" says, line by line and boot by boot: ready, panic, silent, broken.
 QEMU = """
     import os, sys, time

@@ -189,7 +189,7 @@ class Experiment(_Strict):
         }
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """Refuses a key that stands twice: the last would silently win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -227,7 +227,7 @@ def load(name: str | Path) -> Experiment:
             (f"did you mean {near[0]}? " if near else "") + f"Known: {', '.join(known)}",
         )
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

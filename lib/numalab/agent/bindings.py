@@ -27,6 +27,7 @@ _PART_OF_NODE = ("one-thread-per-core", "smt-siblings")
 _PER_NODE = (*_WHOLE_NODE, *_PART_OF_NODE, "remote")
 NAMES = ("unbound", *_PER_NODE, "cores", "cpus")
 ROOMIEST = "roomiest"
+_NO_ROOMIEST = "no node has both CPUs and memory that may be used"
 _ALIKE = 0.95  # of the most memory: a node's total lacks what firmware and kernel keep
 _WITHIN = ("node", "socket", "spread")
 _PAIR = re.compile(r"(\d+)\s*(?:->|→|-)\s*(\d+)\Z")
@@ -402,7 +403,7 @@ def _resolve_one(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Fou
     reasons: List[Tuple[str, str]] = []
     needs_memory = name != "cpus-only"
     if argument == ROOMIEST and host.roomiest() is None:
-        return [], [(binding.text, "no node has both CPUs and memory that may be used")]
+        return [], [(binding.text, _NO_ROOMIEST)]
     for node in _cpu_nodes(host, binding):
         why = host.why_not(node, cpus=True, memory=needs_memory)
         if why:
@@ -511,7 +512,7 @@ def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Foun
     if len(host.memory_nodes) < 2:
         return [], [(binding.text, _why_one_memory_node(host, "there is nothing to interleave"))]
     if binding.argument == ROOMIEST and host.roomiest() is None:
-        return [], [(binding.text, "no node has both CPUs and memory that may be used")]
+        return [], [(binding.text, _NO_ROOMIEST)]
     if binding.argument == "all":
         return [_interleaved(host, "all", None)], []
     if binding.argument is None and baselines:

@@ -119,10 +119,10 @@ def _read(name: str, followed: tuple[str, ...]) -> dict[str, Any]:
         raise Fault(
             f"{path}: it is like itself ({' → '.join([*followed, name])})", "end the circle"
         )
-    from numalab.experiments import _Loader  # refuses a key that stands twice
+    from numalab.experiments import Loader  # refuses a key that stands twice
 
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

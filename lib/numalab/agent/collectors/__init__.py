@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from typing import Any, Dict, List, Optional
@@ -68,6 +69,30 @@ def row(
 def changes(pair: List[int]) -> float:
     """Return after - before."""
     return float(pair[1] - pair[0])
+
+
+NODES = "sys/devices/system/node"
+
+
+def nodes(root: str = "/") -> List[int]:
+    """Return the numbers of the host's nodes, ascending; Unavailable where sysfs shows none."""
+    try:
+        names = os.listdir(os.path.join(root, NODES))
+    except OSError as error:
+        raise Unavailable(f"no NUMA nodes in sysfs ({error.strerror})") from None
+    found = sorted(int(name[4:]) for name in names if re.fullmatch(r"node\d+", name))
+    if not found:
+        raise Unavailable("no NUMA nodes in sysfs")
+    return found
+
+
+def changes_by_node(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
+    """Return ``{node: {name: [before, after]}}`` of what both snapshots hold."""
+    return {
+        node: {name: [value, after[node][name]] for name, value in values.items()}
+        for node, values in before.items()
+        if node in after
+    }
 
 
 from . import cpu, meminfo, numastat, perf, resctrl, vmstat  # noqa: E402  (they use the above)
@@ -242,7 +267,7 @@ class _Sampler(threading.Thread):
                 os.sched_setaffinity(0, others)
         began = time.monotonic()
         with contextlib.suppress(Unavailable):
-            self._nodes = meminfo.nodes(self._root)
+            self._nodes = nodes(self._root)
         earlier = self._look()
         self._samples += _sampled(0.0, meminfo.SOURCE, meminfo.samples(earlier["memory"]))
         self._cpu_s = time.thread_time()

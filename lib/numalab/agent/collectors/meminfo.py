@@ -9,27 +9,16 @@ second (vm.stat_interval) for what each CPU holds back, some hundred pages.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any, Dict, List, Optional
 
-from . import Unavailable, changes, read, row
+from . import NODES, Unavailable, changes, changes_by_node, nodes, read, row
 
 SOURCE = "meminfo"
-FOLDER = "sys/devices/system/node"
 KEPT = ("MemFree", "FilePages", "AnonPages", "AnonHugePages", "Active(file)", "Inactive(file)")
 _LINE = re.compile(rf"\b({'|'.join(map(re.escape, KEPT))}):\s+(\d+) kB")
 _LEVELS = {"MemFree": "free", "FilePages": "page_cache"}  # also as they were before
 _CHANGES = {**_LEVELS, "AnonPages": "anonymous", "AnonHugePages": "anonymous_huge"}
-
-
-def nodes(root: str = "/") -> List[int]:
-    """Return the numbers of the nodes that have memory statistics."""
-    try:
-        names = os.listdir(os.path.join(root, FOLDER))
-    except OSError as error:
-        raise Unavailable(f"no NUMA nodes in sysfs ({error.strerror})") from None
-    return sorted(int(name[4:]) for name in names if re.fullmatch(r"node\d+", name))
 
 
 def snapshot(root: str = "/", of: Optional[List[int]] = None) -> Dict[str, Dict[str, int]]:
@@ -39,20 +28,14 @@ def snapshot(root: str = "/", of: Optional[List[int]] = None) -> Dict[str, Dict[
     """
     levels = {}
     for node in nodes(root) if of is None else of:
-        found = _LINE.findall(read(root, f"{FOLDER}/node{node}/meminfo"))
+        found = _LINE.findall(read(root, f"{NODES}/node{node}/meminfo"))
         levels[str(node)] = {name: int(number) << 10 for name, number in found}
     if not levels:
         raise Unavailable("no NUMA nodes in sysfs")
     return levels
 
 
-def difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
-    """Return ``{node: {level: [before, after]}}`` of what both snapshots hold."""
-    return {
-        node: {name: [value, after[node][name]] for name, value in levels.items()}
-        for node, levels in before.items()
-        if node in after
-    }
+difference = changes_by_node
 
 
 def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:

@@ -9,43 +9,27 @@ They count the whole host. Before Linux 5.14 a read may lag by up to vm.stat_int
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any, Dict, List
 
-from . import Unavailable, changes, read, row
+from . import NODES, Unavailable, changes, changes_by_node, nodes, read, row
 
 SOURCE = "numastat"
-FOLDER = "sys/devices/system/node"
 
 
 def snapshot(root: str = "/") -> Dict[str, Dict[str, int]]:
     """Return the counters of each node: ``{"0": {"numa_hit": pages, …}, …}``."""
     if read(root, "proc/sys/vm/numa_stat", default="1").strip() == "0":
         raise Unavailable("the kernel does not count: vm.numa_stat is 0")
-    try:
-        names = os.listdir(os.path.join(root, FOLDER))
-    except OSError as error:
-        raise Unavailable(f"no NUMA nodes in sysfs ({error.strerror})") from None
-    nodes = sorted(int(name[4:]) for name in names if re.fullmatch(r"node\d+", name))
     counters: Dict[str, Dict[str, int]] = {}
-    for node in nodes:
-        text = read(root, f"{FOLDER}/node{node}/numastat")
+    for node in nodes(root):
+        text = read(root, f"{NODES}/node{node}/numastat")
         counters[str(node)] = {
             name: int(value) for name, value in map(str.split, text.splitlines())
         }
-    if not counters:
-        raise Unavailable("no NUMA nodes in sysfs")
     return counters
 
 
-def difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
-    """Return ``{node: {counter: [before, after]}}`` of what both snapshots hold."""
-    return {
-        node: {name: [value, after[node][name]] for name, value in counters.items()}
-        for node, counters in before.items()
-        if node in after
-    }
+difference = changes_by_node
 
 
 def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
