@@ -33,7 +33,6 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from scipy import special
 
 from . import statistics
 from .agent.errors import Fault
@@ -338,18 +337,8 @@ class _Pair:
     aa: Ratio
 
     def bounds(self, confidence: float) -> tuple[float, float]:
-        """The interval of the pair's ratio: BCa, and at least Student's t beyond 95 %.
-
-        A bootstrap of six blocks ends at their extremes, which all lie on one side of the truth
-        once in 32 times: it has no tail for a level corrected for many pairs.
-        """
-        logs = np.array([list(self.ratio.logs.values())])
-        low, high = (float(end[0]) for end in statistics.bootstrap_interval(logs, confidence))
-        if confidence > statistics.CONFIDENCE:
-            n = logs.size
-            half = special.stdtrit(n - 1, (1 + confidence) / 2) * logs.std(ddof=1) / np.sqrt(n)
-            low, high = min(low, logs.mean() - half), max(high, logs.mean() + half)
-        return float(np.exp(low)), float(np.exp(high))
+        """The interval of the pair's ratio at this confidence."""
+        return statistics.widened(self.ratio, confidence)
 
     def beyond_control(self, low: float, high: float) -> bool:
         said = statistics.effect(low, high, self.aa.low, self.aa.high, self.ratio.n)

@@ -11,7 +11,18 @@ from typing import Any
 
 import polars as pl
 
-from numalab import claims, core_groups, experiments, home, launch, results, runs, statistics, store
+from numalab import (
+    claims,
+    core_groups,
+    experiments,
+    home,
+    launch,
+    recommendation,
+    results,
+    runs,
+    statistics,
+    store,
+)
 from numalab.agent import plan as planning
 from numalab.agent.errors import Fault
 from numalab.charts import bindings, curves, matrix, style, tables, topology
@@ -257,6 +268,10 @@ class View:
         return claims.judge_all(
             self.run.experiment.claims, self.run.measurements, self.run.host, self.run.plan
         )
+
+    def recommendation(self) -> Text:
+        """Return which binding to use here, its gain and cost, and the lines to paste; or none."""
+        return Text(recommendation.markdown(recommendation.of(self.run)))
 
     def confidence(self) -> Text:
         """Return how sure the figures are: A/A control, drift, instability, exclusions."""

@@ -128,12 +128,15 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
     if settings.as_json:
         print(json.dumps({**end, "notebook": str(executed) if executed else None}))
         return
-    from numalab import results, runs
+    from numalab import recommendation, results, runs
 
     print(_grades(end))
-    text = results.terminal(runs.load(folder))
+    run = runs.load(folder)
+    text = results.terminal(run)
     if text:
         print("\n" + text)
+    if recommendation.suitable(run):
+        print("\n" + recommendation.text(recommendation.of(run)))
     print(f"\n{folder}   →   numalab report")
     _refuse_without_baseline(folder)
     if end["status"] != "complete":
