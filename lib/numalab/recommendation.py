@@ -17,11 +17,10 @@ import polars as pl
 from numalab import statistics
 from numalab.agent import bindings, cpulist
 from numalab.charts import tables
-from numalab.runs import Run
+from numalab.runs import Run, load_of
 from numalab.statistics import BLOCKS_NEEDED, Ratio
 
 DEFAULT = "unbound"
-_NODE = "node"
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class _Judge:
         self.metric = next(iter(run.measures))
         self.better = run.measures[self.metric]["better"]
         self.unit = run.measures[self.metric]["unit"]
-        self.words = self.metric.replace("_", " ")
+        self.words = tables.plain(self.metric)
         self.sign = 1 if self.better == "higher" else -1
         self.rows = _verified(run, self.metric)
         control = statistics.aa_interval(self.rows, self.metric, self._point)
@@ -212,17 +211,12 @@ def _widened(tried: int) -> str:
 # ---------------------------------------------------------------- loads
 
 
-def load_of(cell: dict[str, Any]) -> str:
-    """Return what a cell's id says beyond its binding: ``threads=2``, ``read-write``, or ""."""
-    return "/".join(part for part in cell["id"].split("/")[1:] if part != "control")
-
-
 def _loads(run: Run) -> dict[str, list[dict[str, Any]]]:
     """The cells that bear the same load, without controls; the plain load first."""
     loads: dict[str, list[dict[str, Any]]] = {"": []}
     for cell in run.cells.values():
         if cell["role"] != "control":
-            loads.setdefault(load_of(cell), []).append(cell)
+            loads.setdefault(load_of(cell["id"]), []).append(cell)
     return {load: cells for load, cells in loads.items() if cells}
 
 
@@ -264,7 +258,7 @@ def _costs(
         worse = said == statistics.EFFECT and (ratio.ratio > 1) == (measure["better"] == "lower")
         if worse:
             shown = tables.interval(ratio.ratio, ratio.low, ratio.high)
-            yield f"{name.replace('_', ' ')} is {shown} times that of {default['label']}"
+            yield f"{tables.plain(name)} is {shown} times that of {default['label']}"
 
 
 def _elsewhere(run: Run, judge: _Judge, chosen: dict[str, Any], first: str) -> Iterator[str]:

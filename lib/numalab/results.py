@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from numalab import statistics, store
@@ -27,17 +29,18 @@ def points(run: Run, metric: str) -> list[str]:
     return rows["point"].unique(maintain_order=True).to_list()
 
 
-def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
+def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl.DataFrame:
     """Return one row per cell: label, threads, n, mean with interval, ratio with interval, said.
 
     Columns: cell, label, role, threads, n, mean, low, high, unit, ratio, ratio_low, ratio_high,
     decision (of ``statistics.effect``) and said (the decision in words, with what was excluded).
     Cells stand in the order of the plan. Fewer than six values have no interval here: they could
-    decide nothing, and an interval of two points would only look like knowledge.
+    decide nothing, and an interval of two points would only look like knowledge. ``load`` chooses
+    the cells under one load (``threads=2``); without it all but the copies of a sweep are there.
     """
-    rows = run.binding_rows(metric, point)
+    rows, ratios = compared(run, metric, point, load)
     summary = statistics.summarise(rows)
-    ratios = statistics.ratios(rows).select(
+    ratios = ratios.select(
         "cell",
         "ratio",
         "decision",
@@ -61,6 +64,21 @@ def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
     )  # fmt: skip
 
 
+def compared(
+    run: Run, metric: str, point: str = "", load: str | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return a metric's rows under one load (see ``table``), and their ratios.
+
+    The A/A control belongs to the plain load; the ratios of the others carry its interval too.
+    """
+    rows = run.binding_rows(metric, point)
+    if load is None:
+        return rows, statistics.ratios(rows)
+    mine = pl.col("cell").is_in(run.load_cells(load))
+    every = run.tool_rows(metric, point)
+    return every.filter(mine), statistics.ratios(every).filter(mine)
+
+
 def _said(run: Run, row: dict) -> str:
     parts = []
     if row["baseline"] is not None:
@@ -74,9 +92,42 @@ def _said(run: Run, row: dict) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def markdown(run: Run, metric: str, point: str = "") -> str:
+def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
+    """Return several metrics' means per binding as one Markdown table; best of the first on top.
+
+    A metric of which no trial has a value is named below it with the reason.
+    """
+    rows = run.measurements.filter(
+        pl.col("metric").is_in(list(metrics)) & pl.col("cell").is_in(run.load_cells(load))
+    )
+    summary = statistics.summarise(rows)
+    columns: dict[str, tables.Source] = {"binding": "label"}
+    lines = []
+    frame = pl.DataFrame({"cell": run.load_cells(load)}).with_columns(
+        label=pl.col("cell").replace_strict({n: c["label"] for n, c in run.cells.items()})
+    )
+    for name in metrics:
+        mine = summary.filter((pl.col("metric") == name) & (pl.col("point") == ""))
+        if not mine["mean"].is_not_null().any():
+            reasons = rows.filter(pl.col("metric") == name)["reason"].drop_nulls().unique().sort()
+            lines.append(f"- not measured: {title(name)}{': ' if len(reasons) else ''}"
+                         + "; ".join(reasons.head(2)))  # fmt: skip
+            continue
+        mine = mine.sort("source", descending=True).unique("cell", keep="first")  # the tool's own
+        unit = "" if mine["unit"][0] == "1" else f" ({mine['unit'][0]})"
+        columns[f"{title(name)}{unit}"] = name
+        frame = frame.join(mine.select("cell", pl.col("mean").alias(name)), on="cell", how="left")
+    if len(columns) == 1:
+        return "\n".join(lines) or "Nothing was measured."
+    first = list(columns.values())[1]
+    better = run.measures.get(str(first), {}).get("better", "higher")
+    frame = frame.sort(str(first), descending=better == "higher", nulls_last=True)
+    return "\n".join([tables.markdown(frame, columns), *lines])
+
+
+def markdown(run: Run, metric: str, point: str = "", load: str | None = None) -> str:
     """Return ``table`` as Markdown, with the unit in the heading."""
-    frame = table(run, metric, point)
+    frame = table(run, metric, point, load)
     if frame.is_empty():
         return f"No trial measured {metric}."
     return tables.markdown(
@@ -94,7 +145,7 @@ def markdown(run: Run, metric: str, point: str = "") -> str:
 
 def title(metric: str, point: str = "") -> str:
     """Return a metric's name for people: ``idle_latency`` is "idle latency"."""
-    return metric.replace("_", " ") + (f", {point}" if point else "")
+    return tables.plain(metric) + (f", {point}" if point else "")
 
 
 def terminal(run: Run) -> str:

@@ -76,6 +76,10 @@ class Run:
         """
         return self._plain(self.tool_rows(metric, point))
 
+    def load_cells(self, load: str) -> list[str]:
+        """Return the ids of the cells under one load, their controls too; see ``load_of``."""
+        return [name for name in self.cells if load_of(name) == load]
+
     def _plain(self, rows: pl.DataFrame) -> pl.DataFrame:
         copies = [name for name, cell in self.cells.items() if cell.get("sweep")]
         plain = rows.filter(~pl.col("cell").is_in(copies))
@@ -101,6 +105,11 @@ class Run:
             ),
             point=pl.lit(""),
         )
+
+
+def load_of(cell: str) -> str:
+    """Return what a cell's id says beyond its binding: ``threads=2``, ``read-write``, or ""."""
+    return "/".join(part for part in cell.split("/")[1:] if part != "control")
 
 
 _KEYS = ("run", "host", "experiment", "profile", "seed", "status", "plan", "sha256")

@@ -18,8 +18,11 @@ from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter
 
 from numalab.agent.errors import Fault
+
+from . import tables
 
 WIDTH = 16 / 2.54  # inches: the text width of the article's PDF
 TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
@@ -190,6 +193,11 @@ def emulated(figure: Picture, why: Optional[str] = None) -> Picture:
     return figure
 
 
+def thousands() -> FuncFormatter:
+    """Return a formatter for an axis of large numbers: 120,000, and 0.5 as it is."""
+    return FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}")
+
+
 def halo(text: Any) -> None:
     """Give a text a white outline, so that it stays legible over lines and bars."""
     text.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
@@ -209,7 +217,7 @@ def family(binding: str, role: str = "cell") -> str:
 
 def words(metric: str) -> str:
     """Return a metric's name as the beginning of a title: ``idle_latency`` is Idle latency."""
-    text = metric.replace("_", " ")
+    text = tables.plain(metric)
     return text[:1].upper() + text[1:]
 
 

@@ -11,6 +11,12 @@ from numalab.agent.errors import Fault
 
 MISSING = "–"
 Source = Union[str, Tuple[str, str, str]]
+_CAPITALS = frozenset({"cpu", "ipc"})
+
+
+def plain(metric: str) -> str:
+    """Return a metric's name for people: ``idle_latency`` is idle latency, ``ipc`` IPC."""
+    return " ".join(word.upper() if word in _CAPITALS else word for word in metric.split("_"))
 
 
 def number(value: Optional[float], digits: int = 3) -> str:
