@@ -319,6 +319,12 @@ def usable_cpus(topology: Dict[str, Any]) -> str:
     return cpulist.format(Host(topology).cpus)
 
 
+def any_cpus(topology: Dict[str, Any]) -> str:
+    """Return the CPUs of what is not bound: those that may be used, and those of a client."""
+    client = (topology.get("client") or {}).get("cpus") or ""
+    return cpulist.format([*Host(topology).cpus, *cpulist.parse(client)])
+
+
 def first_touch_nodes(topology: Dict[str, Any], cell: Cell) -> str:
     """Return the nodes where a cell's pages are meant to be, also where none are required.
 
@@ -367,8 +373,9 @@ def _resolve_one(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Fou
     """Return the cells of one binding, and (what, reason) for what it skips."""
     name, argument = binding.name, binding.argument
     if name == "unbound":
-        usable = cpulist.format(host.cpus)
-        note = f"may run on {_count(len(host.cpus), 'allowed CPU')} ({usable})"
+        usable = any_cpus(host.topology)
+        number = len(cpulist.parse(usable))
+        note = f"may run on {_count(number, 'allowed CPU')} ({usable})"
         return [_cell(host, "unbound", "unbound", "unbound", None, notes=[note])], []
     if name == "cpus":
         return [_explicit(host, *argument)], []
@@ -682,6 +689,10 @@ def link(cells: Sequence[Cell]) -> None:
 def _limits(host: Host, node: int) -> List[str]:
     every = [c for c in host.topology["cpus"] if c["node"] == node and c["online"]]
     usable = host.cpus_of.get(node, [])
+    client = set(cpulist.parse((host.topology.get("client") or {}).get("cpus") or ""))
+    its = [c["cpu"] for c in every if c["cpu"] in client]
+    if its:
+        return [f"{len(its)} of the {len(every)} CPUs of node {node} are the client's"]
     if len(usable) < len(every):
         return [
             f"this process's cpuset allows {len(usable)} of the {len(every)} CPUs of node {node}"

@@ -62,6 +62,7 @@ def make(
     and when no tool of ``prefer`` can be used.
     """
     request = check(request)
+    topology = _set_aside(request, topology)
     cells, skipped, warnings = bindings.resolve(request["bindings"], topology, request["baseline"])
     if environment is None and topology["root"] == "/":
         environment = {"numactl": shutil.which("numactl")}
@@ -86,7 +87,7 @@ def make(
         key: round(blocks * sum(cell["timing"][key] for cell in cells), 3)
         for key in ("warmup_s", "measure_s", "total_s")
     }
-    return {
+    plan = {
         "schema": SCHEMA,
         "request": request,
         "tool": tool,
@@ -96,6 +97,27 @@ def make(
         "warnings": warnings,
         "estimate": estimate,
     }
+    if "client" in topology:
+        plan["client"] = topology["client"]
+    driver = tools.driver(tool["name"])
+    if hasattr(driver, "outlay"):
+        plan["outlay"] = driver.outlay(cells)
+        estimate["total_s"] = round(estimate["total_s"] + plan["outlay"]["prepare_s"], 3)
+    return plan
+
+
+def _set_aside(request: Dict[str, Any], topology: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the topology without the CPUs that a tool's client has for itself in every cell.
+
+    Its ``client`` then says which these are, or why there are none (``set_aside`` of the driver).
+    """
+    driver = tools.driver(request["tool"]["prefer"][0])
+    if not hasattr(driver, "set_aside"):
+        return topology
+    client = driver.set_aside(request["tool"]["options"], request["bindings"], topology)
+    its = set(cpulist.parse(client["cpus"] or ""))
+    cpus = [{**c, "allowed": c["allowed"] and c["cpu"] not in its} for c in topology["cpus"]]
+    return {**topology, "cpus": cpus, "client": client}
 
 
 def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> List[Dict[str, Any]]:
@@ -290,7 +312,7 @@ class _Preparation:
         self.driver = driver
         self.request = request
         self.topology = topology
-        self.usable = bindings.usable_cpus(topology)
+        self.usable = bindings.any_cpus(topology)
         self.skipped: List[Dict[str, str]] = []
         self.faults: List[Fault] = []
         self._ready: Dict[str, Cell] = {}
@@ -325,6 +347,10 @@ class _Preparation:
             self.skipped.append(_skip(cell, reason))
             return False
         cell["options"] = ready["options"]
+        if hasattr(self.driver, "expects"):
+            memory = self.driver.expects(ready["options"], cell, self.topology)
+            if memory:
+                cell["expects"] = {**cell["expects"], "memory": memory}
         cell["need_bytes"] = need
         cell["notes"] += ready["notes"]
         if free is not None and need > free:
@@ -489,6 +515,13 @@ def text(plan: Plan, width: int = 100) -> str:
     path = f" ({tool['path']})" if tool.get("path") else ""
     why = f", because {tool['why']}" if tool["why"] else ""
     put(f"tool: {tool['name']}{version}{path}{why}")
+    if plan.get("client"):
+        cpus, why = plan["client"]["cpus"], plan["client"]["why"]
+        put(f"client: CPUs {cpus}, in every cell" if cpus else f"client shares CPUs: {why}")
+    if plan.get("outlay"):
+        seconds = plan["outlay"]["prepare_s"]
+        once = f"; to be prepared once, about {duration(seconds)}" if seconds else "; prepared"
+        put(plan["outlay"]["says"] + once)
     put(f"plan: {summary(plan)}; seed {request['seed']}")
     for warning in plan["warnings"]:
         put(warning, "⚠ ", "  ")
@@ -593,7 +626,8 @@ def _proof(cell: Cell) -> str:
         pages = f"at least {100 * memory['at_least']:.0f} % of its pages on node {memory['nodes']}"
     elif memory.get("rule") == "shares":
         number = len(cpulist.parse(memory["nodes"]))
-        pages = f"{100 / number:.0f} ± {memory['within_points']} % of its pages on each node"
+        which = "its interleaved pages" if memory.get("policy") else "its pages"
+        pages = f"{100 / number:.0f} ± {memory['within_points']} % of {which} on each node"
     else:
         pages = "where its pages are is recorded"
     threads = "its threads stay on these CPUs"

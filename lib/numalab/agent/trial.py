@@ -12,6 +12,7 @@ output, and lets the run go on. Only a full disk and a wish to stop end it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -94,10 +95,10 @@ class _Trial:
         self.cell = next(c for c in bench.plan["cells"] if c["id"] == entry["cell"])
         self.options = self.cell["options"]
         self.timing = bench.driver.timing(self.options)
-        self.argv = [
-            *self.cell["numactl"],
-            *bench.driver.argv(bench.found, self.options, self.cell),
-        ]
+        # A tool that starts what is measured by itself binds it by itself.
+        prefix = [] if getattr(bench.driver, "BINDS_ITSELF", False) else self.cell["numactl"]
+        self.argv = [*prefix, *bench.driver.argv(bench.found, self.options, self.cell)]
+        self.pids: List[int] = []  # what is proven and counted; empty: the child
         self.child: Optional[process.Child] = None
         self.collection: Optional[collectors.Collection] = None
         self.collected: Optional[Dict[str, Any]] = None
@@ -162,6 +163,9 @@ class _Trial:
 
     def _start(self, talks: bool = False, gated: bool = False) -> None:
         environment = getattr(self.bench.driver, "environment", None)
+        added = environment(self.options, self.cell) if environment else {}
+        if talks:
+            added = {**added, "NUMALAB_BLOCK": str(self.entry["block"])}
         with journal.space_needed(self.stdout):
             self.child = process.start(
                 self.argv,
@@ -170,7 +174,7 @@ class _Trial:
                 talks=talks,
                 gated=gated,
                 expendable=True,
-                env=environment(self.options, self.cell) if environment else None,
+                env=added,
                 keep_open={self.bench.lock},
             )
         self.limit_s = limit_s(self.bench.plan, self.timing)
@@ -180,7 +184,8 @@ class _Trial:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
-            self.collection = collectors.start(self.cell, self.child.pid, asked)
+            pid = self.pids[0] if self.pids else self.child.pid
+            self.collection = collectors.start(self.cell, pid, asked)
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None
@@ -192,6 +197,7 @@ class _Trial:
     def _converse(self) -> None:
         assert self.child is not None
         ready = self._expect("ready")
+        self.pids = list(ready.get("pids") or [])
         self.marks["ready"] = time.monotonic()
         # A tool's first touch of its memory is warm-up too, as its timing() plans it.
         spent = float(ready.get("setup_s") or 0.0) + float(ready.get("warmup_s") or 0.0)
@@ -206,8 +212,9 @@ class _Trial:
         self._prove("after", result.get("buffers"))
         self.child.tell("quit")
         self.child.hang_up()
-        if self.child.wait(time.monotonic() + _QUIT_S) is None:
-            self.warnings.append(f"it did not end within {_QUIT_S:.0f} s of `quit` and was killed")
+        quit_s = getattr(self.bench.driver, "QUIT_S", _QUIT_S)
+        if self.child.wait(time.monotonic() + quit_s) is None:
+            self.warnings.append(f"it did not end within {quit_s:.0f} s of `quit` and was killed")
         else:
             self._check_end()
 
@@ -225,6 +232,8 @@ class _Trial:
                     raise _Failed(f"it printed {line[:80]!r} where a JSON record was expected")
                 if record.get("event") == event:
                     return record
+                if record.get("event") == "fault":
+                    raise _Failed(str(record.get("what")))
             if ended:
                 self._check_end()
                 raise _Failed(f'it ended without saying "{event}"{self._last_words()}')
@@ -286,7 +295,8 @@ class _Trial:
     def _prove(self, when: str, buffers: Optional[Dict[str, int]]) -> float:
         assert self.child is not None
         began = time.monotonic()
-        proof = placement.prove(self.child.pid, self.cell, self.bench.topology, buffers=buffers)
+        pid = self.pids[0] if self.pids else self.child.pid
+        proof = placement.prove(pid, self.cell, self.bench.topology, buffers=buffers)
         took = time.monotonic() - began
         self.proof_s += took
         self.proofs.append({"when": when, "t_s": round(began - self.child.started, 3), **proof})
@@ -310,6 +320,11 @@ class _Trial:
         number, status = self.child.ended["signal"], self.child.ended["exit_status"]
         if number is not None:
             raise _Failed(f"it was killed by {_signal_name(number)}{self._last_words()}")
+        if status and self.bench.driver.PROTOCOL == "handshake":
+            for line in self._new_lines():
+                with contextlib.suppress(ValueError, AttributeError):
+                    if json.loads(line).get("event") == "fault":
+                        raise _Failed(str(json.loads(line).get("what")))
         if status:
             raise _Failed(f"it ended with exit status {status}{self._last_words()}")
 
@@ -404,6 +419,8 @@ class _Trial:
             text = path.read_bytes().decode("utf-8", errors="replace")
         try:
             records = driver.parse(text)
+            if hasattr(driver, "failure") and self.failure is None:
+                self.failure = driver.failure(records, self.cell["options"])
             if hasattr(driver, "doubts"):
                 self.warnings += driver.doubts(records, self.cell["options"])
             return driver.metrics(records)

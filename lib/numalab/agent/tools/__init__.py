@@ -42,7 +42,7 @@ PARSERS: Dict[str, Parser] = {
     "innodb-status": Parser("mysql", "parse_innodb_status", "SHOW ENGINE INNODB STATUS"),
 }
 _ALIASES = {"perf": "perf_stat", "mysql-errorlog": "mysql-errlog"}
-MEASURING = ("command", "host", "mlc", "probe", "stream", "sysbench")
+MEASURING = ("command", "host", "mlc", "mysql_server", "probe", "stream", "sysbench")
 
 
 def parser(name: str) -> Parse:
