@@ -80,7 +80,7 @@ class Article:
             yield f"- {what}: no binding can be told from its baseline beyond the A/A control."
 
     def _verdicts(self) -> list[claims.Verdict]:
-        return [verdict for view in self.views for verdict in view.verdicts()]
+        return [verdict for view in self.views for verdict in view.verdicts(self.runs)]
 
     def claims(self) -> Text:
         """Return the verdict on every claim, per host: the article's first table."""

@@ -357,10 +357,19 @@ class View:
         """Return the verdict on each claim of the experiment, with its figures."""
         return Text(claims.markdown(self.verdicts()))
 
-    def verdicts(self) -> list[claims.Verdict]:
-        """Return the verdict on each claim of the experiment."""
+    def verdicts(self, others: Sequence[runs.Run] = ()) -> list[claims.Verdict]:
+        """Return the verdict on each claim of the experiment.
+
+        ``others`` are runs beside this one: a claim may need one of the same machine.
+        """
+        name = self.run.manifest["experiment"]
+        sides = [
+            claims.Side(other.measurements, other.host, other.plan)
+            for other in others
+            if other.manifest["experiment"] == name and other is not self.run
+        ]
         return claims.judge_all(
-            self.run.experiment.claims, self.run.measurements, self.run.host, self.run.plan
+            self.run.experiment.claims, self.run.measurements, self.run.host, self.run.plan, sides
         )
 
     def recommendation(self) -> Text:
