@@ -403,6 +403,8 @@ class _Preparation:
         for value in values:
             if option == "threads":
                 value = bindings.thread_count(value, self.topology, own_cpus)
+            elif hasattr(self.driver, "resolve"):
+                value = self.driver.resolve(option, value, self.topology)
             suffix = f"/{option}={value}"
             one = {
                 **cell,

@@ -163,9 +163,6 @@ class _Trial:
 
     def _start(self, talks: bool = False, gated: bool = False) -> None:
         environment = getattr(self.bench.driver, "environment", None)
-        added = environment(self.options, self.cell) if environment else {}
-        if talks:
-            added = {**added, "NUMALAB_BLOCK": str(self.entry["block"])}
         with journal.space_needed(self.stdout):
             self.child = process.start(
                 self.argv,
@@ -174,7 +171,7 @@ class _Trial:
                 talks=talks,
                 gated=gated,
                 expendable=True,
-                env=added,
+                env=environment(self.options, self.cell) if environment else None,
                 keep_open={self.bench.lock},
             )
         self.limit_s = limit_s(self.bench.plan, self.timing)

@@ -216,7 +216,7 @@ def _make(
     tables, rows = int(options["tables"]), int(options["rows"])
     loaders = min(tables, os.cpu_count() or 1, _MOST_LOADERS)
     loading = {
-        "tables": tables, "clients": [loaders], "writes": True, "innodb_numa_interleave": "OFF",
+        "tables": tables, "clients": loaders, "writes": True, "innodb_numa_interleave": "OFF",
         "pool_bytes": min(options["pool_bytes"], 1 << 30),
     }  # fmt: skip
     tell(_progress(f"making a data directory for {server.title}", None))

@@ -43,6 +43,7 @@ _INSTALL = (
 )
 _PROGRAMS = ("mysqld", "mariadbd")
 VENDORS = ("mysql", "mariadb")
+_MOST_OTHERS = 80  # sessions beside the client's: those that fill the buffer pool, and our own
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -165,7 +166,7 @@ def settings(
     which win. Fault for a setting of the user's that this server does not know.
     """
     writes = options["writes"]
-    sessions = max(options["clients"]) + 64
+    sessions = options["clients"] + _MOST_OTHERS
     pool = options["pool_bytes"]
     wanted: Dict[str, Any] = {
         # no network, nothing that other hosts or other programs could reach

@@ -7,9 +7,10 @@ Records (from what the trial's own process prints, see ``agent/mysql/stage.py``)
 
 - ``server``: ``title``, ``build``, ``settings`` (as written), ``data`` (reused, cloned, copied) …
 - ``ready``: what the start and the warm-up took
-- ``run``: ``clients``, ``order``, ``elapsed_s``, ``exit_status``, ``client_cpu_s``; ``server``
-  (CPU time, faults, context switches) and ``status`` (the server's counters), both as differences
-- every record of ``sysbench`` of that run, with ``clients``
+- ``run``: ``instance`` (its name; "" of the only one), ``clients``, ``elapsed_s``,
+  ``exit_status``, ``client_cpu_s``; ``server`` (CPU time, faults, context switches) and ``status``
+  (the server's counters), both as differences
+- every record of ``sysbench`` of that run, with ``instance``
 - ``end``: ``stop_s``; ``fault``: ``what``; ``incomplete``: the run has no result
 """
 
@@ -135,8 +136,7 @@ def prepare(
     _whole("time_s", given["time_s"], 1)
     found = server.find(given["server"], given["prefer"])
     client = topology.get("client") or {"cpus": None, "why": None}
-    usable = bindings.usable_cpus(topology)
-    every = cpulist.format([*cpulist.parse(usable), *cpulist.parse(client["cpus"] or "")])
+    every = bindings.any_cpus(topology)
     notes = []
     interleave = _on_or_off(given["innodb_numa_interleave"])
     if "innodb_numa_interleave" not in found.known:
@@ -148,7 +148,7 @@ def prepare(
         "workload": given["workload"],
         "tables": given["tables"],
         "rows": given["rows"],
-        "clients": _clients(given["clients"], len(cpulist.parse(every))),
+        "clients": _clients(given["clients"], topology),
         "time_s": given["time_s"],
         "warmup_s": given["warmup_s"],
         "seed": given["seed"],
@@ -175,7 +175,7 @@ def prepare(
         cpulist.parse(resolved["client_cpus"])
     ):
         notes.append("client shares CPUs with the server")
-    sessions = max(resolved["clients"]) * _SESSION_BYTES
+    sessions = resolved["clients"] * _SESSION_BYTES
     need = int(resolved["pool_bytes"] * 1.03) + _SERVER_BYTES + sessions
     return {"options": resolved, "need_bytes": need, "notes": notes}
 
@@ -197,21 +197,26 @@ def _on_or_off(value: Any) -> str:
     return known[value]
 
 
-def _clients(value: Any, cpus: int) -> List[int]:
-    """Return numbers of client threads, ascending: numbers, or words for the host's CPUs."""
-    words = {"cpus": cpus, "half-cpus": max(1, cpus // 2), "2x-cpus": 2 * cpus}
-    found = []
-    for one in value if isinstance(value, list) else [value]:
-        number = words.get(one) if isinstance(one, str) else one
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 10_000:
-            raise Fault(
-                f"clients: {one!r} is not a number of client threads",
-                f"write numbers from 1, or {', '.join(words)}",
-            )
-        found.append(number)
-    if not found:
-        raise Fault("clients names no number of client threads", "write clients: [1, cpus]")
-    return sorted(set(found))
+def resolve(option: str, value: Any, topology: Dict[str, Any]) -> Any:
+    """Return an option's value as ``prepare`` would resolve it, for the name of a swept cell."""
+    if option == "clients":
+        return _clients(value, topology)
+    if option == "innodb_numa_interleave":
+        return _on_or_off(value)
+    return value
+
+
+def _clients(value: Any, topology: Dict[str, Any]) -> int:
+    """Return a number of client threads: a number, or a word for the host's usable CPUs."""
+    cpus = len(cpulist.parse(bindings.any_cpus(topology)))
+    words = {"cpus": cpus, "half-cpus": max(1, cpus // 2), "2x-cpus": 2 * cpus, "4x-cpus": 4 * cpus}
+    number = words.get(value, value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 10_000:
+        raise Fault(
+            f"clients: {value!r} is not a number of client threads",
+            f"write a number from 1, or {', '.join(words)}",
+        )
+    return number
 
 
 def _pool(value: Any, tables: int) -> int:
@@ -252,7 +257,9 @@ def argv(found: Dict[str, Any], options: Dict[str, Any], cell: Dict[str, Any]) -
     """Return the command line of the trial's own process; the server's prefix is a word of it."""
     words = [sys.executable, "-m", "numalab.agent.mysql.stage"]
     words += ["--server", found["path"], "--sysbench", found["sysbench"]]
-    words += ["--prefix", json.dumps(cell["numactl"])]
+    seats = cell.get("instances") or [{"name": "", "numactl": cell["numactl"]}]
+    seats = [{"name": seat["name"], "numactl": seat["numactl"]} for seat in seats]
+    words += ["--seats", json.dumps(seats)]
     return [*words, "--options", json.dumps(options, sort_keys=True)]
 
 
@@ -268,7 +275,7 @@ def timing(options: Dict[str, Any]) -> Dict[str, float]:
     return {
         "setup_s": _START_S + copy,
         "warmup_s": 0.2 + tables / _FILL_BYTES_S + options["warmup_s"],
-        "measure_s": float(options["time_s"] * len(options["clients"])),
+        "measure_s": float(options["time_s"]),
     }
 
 
@@ -337,7 +344,7 @@ def parse(text: str) -> List[Record]:
         events.append(name)
         if name == "run":
             _run(number, line, event, out)
-        elif name in ("server", "ready", "result", "end", "fault", "client"):
+        elif name in ("server", "ready", "result", "end", "fault", "warmup"):
             out.append({**{k: v for k, v in event.items() if k != "event"}, "kind": name})
         else:
             raise ParseError(NAME, number, line, f"the event {name!r} is not known here")
@@ -346,7 +353,7 @@ def parse(text: str) -> List[Record]:
     return out
 
 
-_RUN = ("clients", "order", "elapsed_s", "text", "exit_status", "client_cpu_s")
+_RUN = ("instance", "clients", "elapsed_s", "text", "exit_status", "client_cpu_s")
 
 
 def _run(number: int, line: str, event: Dict[str, Any], out: List[Record]) -> None:
@@ -361,22 +368,26 @@ def _run(number: int, line: str, event: Dict[str, Any], out: List[Record]) -> No
         if event["exit_status"] == 0:
             raise
         inner = [{"kind": "failure", "level": None, "code": None, "text": str(error)}]
-    out += [{**record, "clients": event["clients"]} for record in inner]
+    out += [{**record, "instance": event["instance"]} for record in inner]
 
 
 def doubts(records: List[Record], options: Dict[str, Any]) -> List[str]:
     """Return what a reader must know of a trial that ended well."""
     said = []
-    for run in (r for r in records if r["kind"] == "run"):
-        at = _threads(run["clients"])
+    runs = [r for r in records if r["kind"] == "run"]
+    for run in runs:
         reads = (run.get("status") or {}).get("Innodb_buffer_pool_reads")
         if reads:
             said.append(
-                f"not warm: the server read {reads} pages from the disk while {at} were measured"
+                f"{_of(run)}not warm: the server read {reads} pages from the disk while it was "
+                "measured"
             )
-        capacity = run["elapsed_s"] * len(cpulist.parse(options["client_cpus"]))
-        if not options["client_shares"] and run["client_cpu_s"] > 0.9 * capacity:
-            said.append(f"sysbench was the limit: {at} used all of its own CPUs")
+    own = len(cpulist.parse(options["client_cpus"])) * max(
+        (run["elapsed_s"] for run in runs), default=0.0
+    )
+    used = sum(run["client_cpu_s"] for run in runs)
+    if not options["client_shares"] and used > 0.9 * own:
+        said.append(f"sysbench was the limit: it used {used / own:.0%} of its own CPUs")
     return said
 
 
@@ -387,22 +398,20 @@ def failure(records: List[Record], options: Dict[str, Any]) -> Optional[str]:
     which sysbench repeats; more than one in a hundred transactions would be another workload.
     """
     for run in (r for r in records if r["kind"] == "run"):
-        final = _final(records, run["clients"])
-        at = _threads(run["clients"])
+        final = _final(records, run)
         lost = final.get("reconnects") or 0
         if lost:
-            return f"{at} lost their connection {lost:.0f} times"
+            return f"{_of(run)}sysbench lost its connection {lost:.0f} times"
         errors, done = final.get("ignored_errors") or 0, final.get("transactions") or 0
-        allowed = 0.01 * done if options["writes"] else 0
-        if errors > allowed:
-            return f"{at} met {errors:.0f} errors in {done:.0f} transactions"
+        if errors > (0.01 * done if options["writes"] else 0):
+            return f"{_of(run)}sysbench met {errors:.0f} errors in {done:.0f} transactions"
         if not done:
-            return f"{at} completed no transaction"
+            return f"{_of(run)}sysbench completed no transaction"
     return None
 
 
 def metrics(records: List[Record]) -> List[Record]:
-    """Return the metrics of each number of client threads, point "8 clients", x = 8.
+    """Return the metrics of each instance, its name as the point ("" of the only one).
 
     queries_per_second, transactions_per_second, latency_avg, latency_p50, latency_p95,
     latency_p99, latency_max (ms, of the full histogram: upper edges of its buckets), errors,
@@ -410,10 +419,9 @@ def metrics(records: List[Record]) -> List[Record]:
     pool_reads (pages read from the disk), client_cpu_time (s).
     """
     out: List[Record] = []
-    for run in (r for r in records if r["kind"] == "run"):
-        clients = run["clients"]
-        own = [r for r in records if r.get("clients") == clients and r["kind"] != "run"]
-        final = _final(records, clients)
+    for number, run in enumerate(r for r in records if r["kind"] == "run"):
+        own = [r for r in records if r.get("instance") == run["instance"] and r is not run]
+        final = _final(records, run)
         why = None
         failed = [r for r in own if r["kind"] in ("failure", "incomplete")]
         if failed:
@@ -430,15 +438,11 @@ def metrics(records: List[Record]) -> List[Record]:
         rows.append(("latency_max", final.get("latency_max"), "ms"))
         rows.append(("errors", final.get("ignored_errors"), "count"))
         rows.append(("reconnects", final.get("reconnects"), "count"))
-
-        def each(amount: Optional[float], by: Optional[float] = queries) -> Optional[float]:
-            return amount / by if amount is not None and by else None
-
-        cpu = used and used["cpu_s"]
+        cpu = used["cpu_s"] if used else None
         rows += [
             ("server_cpu_time", cpu, "s"),
-            ("cpu_per_query", each(cpu and cpu * 1e6), "µs"),
-            ("context_switches_per_query", each(used and used["switches"]), "1"),
+            ("cpu_per_query", _each(cpu, queries, 1e6), "µs"),
+            ("context_switches_per_query", _each(used and used["switches"], queries), "1"),
             ("minor_faults", used and used["minor_faults"], "count"),
             ("major_faults", used and used["major_faults"], "count"),
             ("pool_reads", (run.get("status") or {}).get("Innodb_buffer_pool_reads"), "pages"),
@@ -451,18 +455,22 @@ def metrics(records: List[Record]) -> List[Record]:
             out.append(
                 {
                     "metric": name, "value": None if value is None else float(value),
-                    "unit": unit, "point": _point(clients), "x": float(clients), "y": None,
-                    "reason": reason,
+                    "unit": unit, "point": run["instance"],
+                    "x": float(number) if run["instance"] else None, "y": None, "reason": reason,
                 }
             )  # fmt: skip
     return out
+
+
+def _each(amount: Optional[float], by: Optional[float], scale: float = 1.0) -> Optional[float]:
+    return None if amount is None or not by else amount * scale / by
 
 
 def samples(records: List[Record]) -> List[Record]:
     """Return the per-second series of each run: QPS, TPS, p95 latency, from the run's start."""
     out: List[Record] = []
     for r in records:
-        if r["kind"] != "report" or "clients" not in r:
+        if r["kind"] != "report":
             continue
         for field, metric, unit in (
             ("qps", "queries_per_second", "1/s"), ("tps", "transactions_per_second", "1/s"),
@@ -472,26 +480,22 @@ def samples(records: List[Record]) -> List[Record]:
                 out.append(
                     {
                         "t_s": float(r["t_s"]), "metric": metric, "value": float(r[field]),
-                        "point": _point(r["clients"]), "unit": unit,
+                        "point": r["instance"], "unit": unit,
                     }
                 )  # fmt: skip
     return out
 
 
-def _final(records: List[Record], clients: int) -> Dict[str, float]:
+def _final(records: List[Record], run: Record) -> Dict[str, float]:
     return {
         str(r["name"]): float(r["value"])
         for r in records
-        if r["kind"] == "result" and r.get("clients") == clients
+        if r["kind"] == "result" and r.get("instance") == run["instance"]
     }
 
 
-def _point(clients: int) -> str:
-    return _threads(clients)
-
-
-def _threads(clients: int) -> str:
-    return "1 client" if clients == 1 else f"{clients} clients"
+def _of(run: Record) -> str:
+    return f"{run['instance']}: " if run["instance"] else ""
 
 
 def _gigabytes(size: int) -> str:
