@@ -21,6 +21,11 @@ say_result() { echo "{\"event\":\"result\",\"value\":$1}"; }
 daemon() { setsid env -i sleep "$mark" & env -i setsid sleep "$mark" & sleep 0.03; }
 case $do in
 handshake) say_ready; sleep 0.02; say_result 42; read -r quit;;
+parts) sleep "$mark" & one=$!; sleep "$mark" & two=$!
+  echo "{\"event\":\"ready\",\"pids\":[$one,$two]}"; read -r go; say_result 42; read -r quit;;
+names) echo "{\"event\":\"ready\",\"pids\":$3}"; read -r go;;
+nothing-yet) echo '{"event":"ready","nothing_yet":true}'; read -r go; say_result 42; read -r quit;;
+meddle) say_ready; echo 4 > "$mark"; say_result 42; read -r quit;;
 never-ready) sleep "$mark";;
 never-result) say_ready; sleep "$mark";;
 crash) say_ready; echo 'the buffer is on fire' >&2; exit 3;;
@@ -64,6 +69,7 @@ def driver(protocol: str) -> SimpleNamespace:
         find=lambda options: {"path": "/bin/sh", "version": "1"},
         argv=lambda found, options, cell: [
             found["path"], "-c", _SCRIPT, "fake", options["do"], options["mark"],
+            options.get("pids", ""),
         ],
         timing=lambda options: {"setup_s": 0.0, "warmup_s": 0.0, "measure_s": 0.1},
         parse=_parse,

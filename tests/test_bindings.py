@@ -379,3 +379,22 @@ def test_on_any_host_cells_stay_within_what_may_be_used(host, asked, baseline):
     for binding in map(bindings.parse, asked):  # nothing vanishes without a word
         names = {cell["binding"] for cell in found} | {skip["binding"] for skip in skipped}
         assert binding.name in names
+
+
+def test_the_roomiest_node_is_the_first_of_those_with_the_most_memory():
+    host = topologies.topology(3)
+    host["nodes"][0].update(memory_bytes=int(15.5 * (1 << 30)))  # the kernel keeps some of it
+    for name in ("local", "cpus-only", "preferred", "interleave"):
+        cells, skipped, _ = bindings.resolve([{name: "roomiest"}], host)
+        assert [cell["id"] for cell in cells] == [f"{name}:0"] and not skipped
+        assert bindings.resolve([f"{name}:roomiest"], host)[0] == cells
+    host["nodes"][0].update(memory_bytes=8 << 30)
+    assert bindings.resolve(["local:roomiest"], host)[0][0]["id"] == "local:1"
+    host["nodes"][1].update(memory_bytes=0)
+    host["nodes"][2]["allowed_memory"] = False
+    assert bindings.resolve(["local:roomiest"], host)[0][0]["id"] == "local:0"
+    host["nodes"][0].update(memory_bytes=0)
+    cells, skipped, _ = bindings.resolve(["cpus-only:roomiest"], host)
+    assert not cells and "no node has both CPUs and memory" in skipped[0]["reason"]
+    with pytest.raises(Fault):
+        bindings.parse({"remote": "roomiest"})

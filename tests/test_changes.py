@@ -29,16 +29,21 @@ def host(root, tmp_path):
     return changes.HostChanges(tmp_path / "state" / "changes.json", tmp_path / "copy.json", root)
 
 
+def _apply(host, wanted):
+    host.begin({name: [value] for name, value in wanted.items()})
+    return host.enforce(wanted)
+
+
 def _balancing(root):
     return (root / "proc/sys/kernel/numa_balancing").read_text().strip()
 
 
 def test_a_change_is_recorded_made_and_put_back(host, root, tmp_path):
-    host.apply({"kernel.numa_balancing": "0"})
+    _apply(host, {"kernel.numa_balancing": "0"})
     assert _balancing(root) == "0"
     left = changes.pending(host.record)
     assert left["pid"] == os.getpid() and left["boot_id"].startswith("1111")
-    assert left["changes"][0]["before"] == "1" and left["changes"][0]["value"] == "0"
+    assert left["changes"][0]["before"] == "1" and left["changes"][0]["values"] == ["0", "1"]
     (entry,) = host.restore()
     assert entry["restored"] is True
     assert _balancing(root) == "1"
@@ -57,25 +62,25 @@ def test_the_record_is_there_before_the_change(host, root, monkeypatch):
         return write(path, text, *rest, **named)
 
     monkeypatch.setattr(Path, "write_text", spy)
-    host.apply({"kernel.numa_balancing": "0"})
+    _apply(host, {"kernel.numa_balancing": "0"})
     assert seen == ["1"]
 
 
 def test_transparent_huge_pages_by_the_word_in_brackets(host, root):
     path = root / "sys/kernel/mm/transparent_hugepage/enabled"
-    assert host.announce({"thp.enabled": "never"}) == [
+    assert host.announce({"thp.enabled": ["never"]}) == [
         "thp.enabled: madvise → never for the time of this run"
     ]
-    host.apply({"thp.enabled": "never"})
+    _apply(host, {"thp.enabled": "never"})
     assert path.read_text() == "never\n"
     host.restore()
     assert path.read_text() == "madvise\n"
 
 
 def test_what_cannot_be_put_back_is_announced(host, root):
-    (said,) = host.announce({"vm.drop_caches": "3"})
+    (said,) = host.announce({"vm.drop_caches": ["3"]})
     assert "cannot be undone" in said
-    host.apply({"vm.drop_caches": "3"})
+    _apply(host, {"vm.drop_caches": "3"})
     assert (root / "proc/sys/vm/drop_caches").read_text() == "3\n"
     (entry,) = host.restore()
     assert entry["restored"] is False and "cannot be put back" in entry["reason"]
@@ -85,17 +90,37 @@ def test_what_cannot_be_put_back_is_announced(host, root):
 @pytest.mark.parametrize("name", ["../etc/passwd", "kernel", "kernel/../x.y", "kernel.a b", ""])
 def test_a_name_that_is_none_is_refused(host, name):
     with pytest.raises(Fault, match="is not the name of a kernel setting"):
-        host.apply({name: "0"})
+        _apply(host, {name: "0"})
 
 
-def test_one_failure_puts_the_others_back(host, root):
+def test_what_cannot_be_read_or_written_is_refused_before_anything_is_changed(host, root):
     with pytest.raises(Fault, match="kernel.nonesuch cannot be read"):
-        host.apply({"kernel.numa_balancing": "0", "kernel.nonesuch": "1"})
-    assert _balancing(root) == "1"
-    unwritable = root / "proc/sys/kernel/stubborn"
-    unwritable.mkdir()
-    with pytest.raises(Fault, match="kernel.stubborn cannot be read"):
-        host.apply({"kernel.numa_balancing": "0", "kernel.stubborn": "1"})
+        _apply(host, {"kernel.numa_balancing": "0", "kernel.nonesuch": "1"})
+    assert _balancing(root) == "1" and not host.record.exists()
+    with pytest.raises(Fault, match="this kernel has no kernel.nonesuch.*run as root"):
+        host.refuse(["kernel.numa_balancing", "kernel.nonesuch"])
+    host.refuse(["kernel.numa_balancing", "vm.drop_caches"])
+
+
+def test_what_may_not_be_written_is_named(host, root, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "numa_balancing")
+    with pytest.raises(Fault, match=r"kernel.numa_balancing may not be written \(.*run as root"):
+        host.refuse(["kernel.numa_balancing", "vm.drop_caches"])
+
+
+def test_a_refused_value_leaves_the_record_to_put_the_others_back(host, root, monkeypatch):
+    write = Path.write_text
+
+    def refuse(path, text, *rest, **named):
+        if path.name == "enabled" and text == "sometimes\n":
+            raise OSError(22, "Invalid argument")
+        return write(path, text, *rest, **named)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(Fault, match="thp.enabled cannot be set to sometimes.*a value that this"):
+        _apply(host, {"kernel.numa_balancing": "0", "thp.enabled": "sometimes"})
+    assert _balancing(root) == "0"
+    assert all(entry["restored"] for entry in host.restore())
     assert _balancing(root) == "1" and not host.record.exists()
 
 
@@ -107,19 +132,18 @@ def test_a_kernel_that_says_yes_and_does_no_is_found_out(host, root, monkeypatch
 
     monkeypatch.setattr(Path, "write_text", ignore)
     with pytest.raises(Fault, match="was set to 0 and reads 1"):
-        host.apply({"kernel.numa_balancing": "0"})
-    assert not host.record.exists()
+        _apply(host, {"kernel.numa_balancing": "0"})
 
 
 def test_no_record_no_change(host, root):
     host.record.parent.write_text("a file where the folder should be")
     with pytest.raises((Fault, OSError)):
-        host.apply({"kernel.numa_balancing": "0"})
+        _apply(host, {"kernel.numa_balancing": "0"})
     assert _balancing(root) == "1"
 
 
 def test_what_somebody_else_set_since_is_left(host, root):
-    host.apply({"kernel.numa_balancing": "0"})
+    _apply(host, {"kernel.numa_balancing": "0"})
     (root / "proc/sys/kernel/numa_balancing").write_text("2\n")
     (entry,) = host.restore()
     assert entry["restored"] is False and "somebody else set it to 2" in entry["reason"]
@@ -127,7 +151,7 @@ def test_what_somebody_else_set_since_is_left(host, root):
 
 
 def test_after_a_reboot_nothing_is_put_back_and_said(host, root, capsys):
-    host.apply({"kernel.numa_balancing": "0"})
+    _apply(host, {"kernel.numa_balancing": "0"})
     (root / "proc/sys/kernel/random/boot_id").write_text("another\n")
     (entry,) = host.restore()
     assert entry["restored"] is False and "rebooted" in entry["reason"]
@@ -137,9 +161,9 @@ def test_after_a_reboot_nothing_is_put_back_and_said(host, root, capsys):
 
 def test_the_next_run_records_the_true_value(host, root, tmp_path):
     """An agent and its guard both died: the next run must not take the changed value for true."""
-    host.apply({"kernel.numa_balancing": "0"})
+    _apply(host, {"kernel.numa_balancing": "0"})
     following = changes.HostChanges(host.record, tmp_path / "copy2.json", root)
-    following.apply({"kernel.numa_balancing": "0"})
+    _apply(following, {"kernel.numa_balancing": "0"})
     assert changes.pending(host.record)["changes"][0]["before"] == "1"
     following.restore()
     assert _balancing(root) == "1"
@@ -159,11 +183,131 @@ def test_restore_by_hand_says_what_it_did(root, tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "_record_files", lambda: [tmp_path / "none.json", record])
     monkeypatch.setattr(changes.put_back, "__defaults__", (root,))
     assert changes.restore() == []
-    changes.HostChanges(record, None, root).apply({"kernel.numa_balancing": "0"})
+    _apply(changes.HostChanges(record, None, root), {"kernel.numa_balancing": "0"})
     with only_one.measurement(lock), pytest.raises(Fault, match="another numalab measurement"):
         changes.restore()
     assert _balancing(root) == "0"
     assert changes.restore() == ["kernel.numa_balancing is 1 again"]
+    assert _balancing(root) == "1"
+
+
+def test_each_trial_has_its_own_settings_and_the_others_as_they_were(host, root):
+    thp = root / "sys/kernel/mm/transparent_hugepage/enabled"
+    host.begin({"kernel.numa_balancing": ["0", "2"], "thp.enabled": ["never"]})
+    recorded = {
+        e["name"]: (e["before"], e["values"]) for e in changes.pending(host.record)["changes"]
+    }
+    assert recorded == {
+        "kernel.numa_balancing": ("1", ["0", "2", "1"]),
+        "thp.enabled": ("madvise", ["never", "madvise"]),
+    }
+    assert _balancing(root) == "1"  # recorded, not changed
+    assert host.enforce({"kernel.numa_balancing": "0"}) == {
+        "kernel.numa_balancing": "0", "thp.enabled": "madvise",
+    }  # fmt: skip
+    assert host.enforce({"thp.enabled": "never"}) == {
+        "kernel.numa_balancing": "1", "thp.enabled": "never",
+    }  # fmt: skip
+    assert (_balancing(root), thp.read_text()) == ("1", "never\n")
+    host.enforce({"kernel.numa_balancing": "2"})
+    assert (_balancing(root), thp.read_text()) == ("2", "madvise\n")
+    assert host.meddled() == []
+    assert all(entry["restored"] for entry in host.restore())
+    assert (_balancing(root), thp.read_text()) == ("1", "madvise\n")
+
+
+def test_what_can_only_be_written_is_written_for_each_trial_that_names_it(host, root):
+    drop = root / "proc/sys/vm/drop_caches"
+    host.begin({"vm.drop_caches": ["3"]})
+    for wanted, expected in (({}, "0"), ({"vm.drop_caches": "3"}, "3"), ({}, "0")):
+        drop.write_text("0\n")
+        assert host.enforce(wanted) == wanted
+        assert drop.read_text().strip() == expected
+
+
+@pytest.mark.parametrize("theirs", ["2", "0"])
+def test_what_somebody_else_sets_during_the_run_is_said_and_stays(host, root, theirs):
+    host.begin({"kernel.numa_balancing": ["0", "4"]})
+    host.enforce({"kernel.numa_balancing": "4"})
+    (root / "proc/sys/kernel/numa_balancing").write_text(theirs + "\n")
+    (said,) = host.meddled()
+    assert said == f"somebody else set kernel.numa_balancing from 4 to {theirs} meanwhile"
+    assert host.meddled() == []
+    assert host.enforce({"kernel.numa_balancing": "4"}) == {"kernel.numa_balancing": "4"}
+    assert changes.pending(host.record)["changes"][0]["theirs"] == theirs
+    (entry,) = host.restore()
+    assert entry["restored"] is False and f"set it to {theirs} since" in entry["reason"]
+    assert _balancing(root) == theirs
+
+
+def test_a_resumed_run_goes_on_with_the_values_that_it_began_with(host, root):
+    (root / "proc/sys/kernel/numa_balancing").write_text("2\n")
+    host.begin({"kernel.numa_balancing": ["0"]}, {"kernel.numa_balancing": "1"})
+    assert host.enforce({}) == {"kernel.numa_balancing": "1"}
+    assert host.restore()[0]["restored"] is True
+    assert _balancing(root) == "2"  # as this session found it
+
+
+def test_the_parts_of_the_lru_that_a_processor_lacks_are_no_difference():
+    assert changes.same("lru_gen.enabled", "0x0007", "0x0001")
+    assert changes.same("lru_gen.enabled", "0x0000", "0x0000")
+    assert not changes.same("lru_gen.enabled", "0x0007", "0x0000")
+    assert not changes.same("lru_gen.enabled", "0x0000", "0x0007")
+    assert not changes.same("lru_gen.enabled", "0x0001", "0x0007")
+    assert changes.same("vm.swappiness", "010", "010") and not changes.same("a.b", "never", "0")
+
+
+def test_names_lead_to_files(tmp_path):
+    for name, path in {
+        "vm.zone_reclaim_mode": "proc/sys/vm/zone_reclaim_mode",
+        "thp.khugepaged.defrag": "sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
+        "lru_gen.enabled": "sys/kernel/mm/lru_gen/enabled",
+    }.items():
+        assert changes.path_of(name, tmp_path) == tmp_path / path
+        assert changes.absent(name, tmp_path) == (
+            f"this kernel has no {name} (there is no {tmp_path / path})"
+        )
+
+
+def test_a_record_cannot_lead_astray(host, root, tmp_path):
+    """Whoever can write the record must not have root write where no setting is."""
+    _apply(host, {"kernel.numa_balancing": "0"})
+    record = json.loads(host.record.read_text())
+    victim = tmp_path / "victim"
+    victim.write_text("0\n")
+    record["changes"][0]["path"] = str(victim)
+    host.record.write_text(json.dumps(record))
+    host.restore()
+    assert victim.read_text() == "0\n" and _balancing(root) == "1"
+    record["changes"][0]["name"] = "../../victim"
+    host.record.parent.mkdir()
+    host.record.write_text(json.dumps(record))
+    with pytest.raises(Fault, match="is not the name of a kernel setting"):
+        changes.put_back(host.record, root)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_another_users_record_is_not_followed(host, root):
+    _apply(host, {"kernel.numa_balancing": "0"})
+    os.chown(host.record, 12345, -1)
+    with pytest.raises(Fault, match="belongs to user 12345"):
+        changes.put_back(host.record, root)
+    assert _balancing(root) == "0"
+    link = host.record.with_name("link.json")
+    link.symlink_to(host.record)
+    with pytest.raises(Fault, match="cannot be read"):
+        changes.put_back(link, root)
+
+
+def test_a_record_of_an_older_version_is_put_back(host, root):
+    _apply(host, {"kernel.numa_balancing": "0"})
+    record = json.loads(host.record.read_text())
+    record["changes"] = [
+        {"name": "kernel.numa_balancing", "path": "/x", "value": "0", "before": "1",
+         "restored": None, "reason": None}
+    ]  # fmt: skip
+    host.record.write_text(json.dumps(record))
+    assert changes.put_back(host.record, root)["changes"][0]["restored"] is True
     assert _balancing(root) == "1"
 
 
@@ -175,7 +319,8 @@ from numalab.agent import changes, guard
 root, record = Path(sys.argv[2]), Path(sys.argv[3])
 watchman = guard.start(record, root)
 host = changes.HostChanges(record, None, root)
-host.apply({"kernel.numa_balancing": "0"})
+host.begin({"kernel.numa_balancing": ["0"]})
+host.enforce({"kernel.numa_balancing": "0"})
 print(watchman.pid, flush=True)
 if sys.argv[4] == "finish":
     host.restore()

@@ -212,6 +212,9 @@ def test_disturbance_is_what_the_cells_cpus_did_beyond_the_tree():
     assert other["cpus"] == "0-1" and other["busy_s"] == 13 and other["steal_s"] == 1
     assert other["other_s"] == 2 and other["other_share"] == pytest.approx(0.1)
     assert other["busiest"] == [{"pid": 7, "name": "p7", "cpu_s": 2.0}]
+    two = cpu.difference(before, after, [5, 7], "0-1", own=[8])
+    assert two["tree_s"] == 13 and two["disturbance"]["busiest"] == []
+    assert cpu.difference(before, after, [5, 99], "0-1", own=[8])["tree_s"] is None
     after["processes"][9] = stat(9, hz // 10)  # half a percent of the two CPUs: nobody's business
     assert cpu.difference(before, after, 5, "0-1", own=[8])["disturbance"] == other
     rows = {row["metric"]: row["value"] for row in cpu.metrics(record)}

@@ -73,7 +73,7 @@ def test_distances_as_a_matrix_or_grouped(tmp_path):
             sysfs_tree.STARVED_2N,
             {},
             "node 0 has 2.4 GiB free and 116 GiB of page cache: allocations there will spill to "
-            "node 1 (vm.drop_caches frees it)",
+            "node 1 (numalab doctor)",
         ),
         (sysfs_tree.CXL_3N, {}, "node 2 has memory but no CPUs"),
         (sysfs_tree.POWER_SPARSE, {}, "nodes 252,255 have memory but no CPUs"),

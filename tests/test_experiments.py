@@ -58,6 +58,28 @@ def test_the_command_line_overrides_the_file(tmp_path):
     assert request["tool"]["prefer"] == ["probe"] and request["tool"]["options"]["array"] == 5
 
 
+CASES = """
+cases:
+  - {name: empty, says: the node is empty}
+  - {name: full, says: the node is full, options: {array: 1MiB}, changes: {vm.swappiness: "0"}}
+"""
+
+
+def test_cases_go_into_the_request_all_or_those_chosen(tmp_path):
+    path = _write(tmp_path, GOOD + "  quick: {blocks: 6, cases: [full]}" + CASES)
+    loaded = experiments.load(path)
+    empty, full = loaded.request("smoke", "here")["cases"]
+    assert empty == {"name": "empty", "says": "the node is empty", "bindings": None,
+                     "options": {}, "changes": {}}  # fmt: skip
+    assert full["changes"] == {"vm.swappiness": "0"} and full["options"] == {"array": "1MiB"}
+    assert loaded.request("quick", "here")["cases"] == [full]
+    assert "cases" not in loaded.request("quick", "here")["tool"]["options"]
+    assert loaded.request("quick", "here", cases=["empty"])["cases"] == [empty]
+    assert loaded.request("smoke", "here", cases=["full", "empty"])["cases"] == [empty, full]
+    with pytest.raises(Fault, match="no case 'ful'. did you mean full"):
+        loaded.request("smoke", "here", cases=["ful"])
+
+
 def test_a_seed_is_drawn_when_none_is_given(tmp_path):
     loaded = experiments.load(_write(tmp_path, GOOD))
     seeds = {loaded.request("smoke", "here")["seed"] for _ in range(5)}
@@ -73,6 +95,8 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
         (("blocks: 2", "blocks: 0"), "profiles.smoke.blocks: input should be greater"),
         (("blocks: 2", "blocks: many"), "profiles.smoke.blocks: input should be a valid integer"),
         (("better: higher", "better: bigger"), "measure.triad.better"),
+        (("profiles:", "cases: [{name: Full}]\nprofiles:"), "cases.0.name: string should match"),
+        (("profiles:", "cases: [{name: a, changes: {a.b: 0}}]\nprofiles:"), "cases.0.changes.a.b"),
         (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
     ],
 )

@@ -479,3 +479,15 @@ def test_a_recorded_proof_is_judged_by_its_figures_not_by_its_word(proof, rule, 
     expects = {"memory": {"proof": "required", **rule}, "cpus": cpus}
     said = placement.contradiction(proof, {"expects": expects})
     assert said is None if words is None else words in said
+
+
+def test_several_roots_are_proven_together(host):
+    host.process(10, "7f00 bind:0 anon=10 dirty=10 N0=10 kernelpagesize_kB=4\n")
+    host.process(11, "7f00 bind:0 anon=10 dirty=10 N0=10 kernelpagesize_kB=4\n", parent=10)
+    host.process(20, "7f00 bind:0 anon=60 dirty=60 N1=60 kernelpagesize_kB=4\n")
+    host.process(30, "7f00 bind:0 anon=60 dirty=60 N1=60 kernelpagesize_kB=4\n")
+    memory = host.prove([10, 20], cell())["memory"]
+    assert memory["processes"] == 3 and memory["shares"] == {"0": 0.25, "1": 0.75}
+    assert host.prove([10], cell(within("0")))["ok"] is True
+    gone = host.prove([10, 40], cell())
+    assert gone["ok"] is None and gone["absent"] and gone["reason"] == "process 40 has ended"

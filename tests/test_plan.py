@@ -263,6 +263,115 @@ def test_warnings_say_what_this_plan_cannot_decide(drivers):
     assert any("nothing will be measured" in warning for warning in made["warnings"])
 
 
+CASES = [
+    {"name": "empty", "says": "node empty"},
+    {"name": "full", "says": "node full", "options": {"array": 2 * GIB}},
+    {"name": "reclaim", "options": {"array": 2 * GIB}, "changes": {"vm.zone_reclaim_mode": "1"}},
+    {"name": "bound", "bindings": [{"local": "roomiest"}], "changes": {"vm.swappiness": "0"}},
+]
+
+
+def in_cases(**more):
+    asked = {"bindings": [{"cpus-only": "roomiest"}], "baseline": "cpus-only:roomiest"}
+    return request(cases=CASES, changes={"vm.swappiness": "10"}, **{**asked, **more})
+
+
+def test_cases_make_cells_of_their_own_compared_with_the_first(drivers):
+    made = plan.make(in_cases(), topologies.topology(2))
+    found = by_id(made)
+    assert list(found) == [
+        "cpus-only:0/empty", "cpus-only:0/empty/control", "cpus-only:0/full",
+        "cpus-only:0/reclaim", "local:0/bound",
+    ]  # fmt: skip
+    assert [cell["label"] for cell in made["cells"]] == [
+        "node empty", "node empty (A/A control)", "node full", "reclaim", "bound, local 0",
+    ]  # fmt: skip
+    assert [cell["role"] for cell in made["cells"]] == [
+        "baseline", "control", "cell", "cell", "cell",
+    ]  # fmt: skip
+    assert {cell["baseline"] for cell in made["cells"]} == {None, "cpus-only:0/empty"}
+    reclaim = found["cpus-only:0/reclaim"]
+    assert reclaim["case"] == {"name": "reclaim", "says": "reclaim"}
+    assert reclaim["changes"] == {"vm.swappiness": "10", "vm.zone_reclaim_mode": "1"}
+    assert found["local:0/bound"]["changes"] == {"vm.swappiness": "0"}
+    assert found["cpus-only:0/empty/control"]["changes"] == {"vm.swappiness": "10"}
+    assert found["cpus-only:0/full"]["options"]["array"] == 2 * GIB
+    assert found["cpus-only:0/empty"]["options"]["array"] == GIB
+    assert plan.settings(made) == {"vm.swappiness": ["10", "0"], "vm.zone_reclaim_mode": ["1"]}
+    assert len(made["order"]) == 30 and made == json.loads(json.dumps(made))
+    by_case = {cell["id"]: cell for cell in plan.make(in_cases(), topologies.topology(2))["cells"]}
+    assert by_case == found
+
+
+def test_a_plan_with_cases_says_what_each_is(drivers):
+    made = plan.make(in_cases(), topologies.topology(2))
+    flat = " ".join(plan.text(made, 100).split())
+    assert "5 cells (3 cpus-only, A/A control, local; 4 cases) × 6 blocks" in flat
+    assert "vm.swappiness = 10 or 0, vm.zone_reclaim_mode = 1" in flat
+    assert "node full bound as cpus-only:0/empty; against cpus-only:0/empty" in flat
+    assert f"with array: {2 * GIB}, vm.swappiness = 10, vm.zone_reclaim_mode = 1" in flat
+    assert "node empty (A/A control) all as cpus-only:0/empty; 4 threads" in flat
+    assert "numactl --physcpubind=0-3 --membind=0" in flat  # the other binding is shown whole
+    terms = {cell["id"]: plan.terms(made, cell) for cell in made["cells"]}
+    assert terms["cpus-only:0/empty"] == "vm.swappiness = 10"
+    assert terms["local:0/bound"] == "vm.swappiness = 0"
+
+
+def test_every_node_has_its_own_baseline_in_the_first_case(drivers):
+    made = plan.make(in_cases(bindings=["cpus-only"], baseline="cpus-only"),
+                     topologies.topology(2))  # fmt: skip
+    found = by_id(made)
+    assert found["cpus-only:1/full"]["baseline"] == "cpus-only:1/empty"
+    assert found["cpus-only:1/full"]["label"] == "node full, CPUs only 1"
+    assert [c["id"] for c in made["cells"] if c["role"] == "baseline"] == [
+        "cpus-only:0/empty", "cpus-only:1/empty",
+    ]  # fmt: skip
+
+
+def test_a_case_that_this_kernel_cannot_have_is_skipped_with_the_reason(drivers, tmp_path):
+    (tmp_path / "proc/sys/vm").mkdir(parents=True)
+    (tmp_path / "proc/sys/vm/swappiness").write_text("60\n")
+    here = {"numactl": "/usr/bin/numactl", "root": str(tmp_path)}
+    made = plan.make(in_cases(), topologies.topology(2), here)
+    assert "cpus-only:0/reclaim" not in by_id(made) and len(made["cells"]) == 4
+    (skip,) = made["skipped"]
+    assert skip["cell"] == "cpus-only:0/reclaim"
+    assert skip["reason"].startswith("this kernel has no vm.zone_reclaim_mode (there is no /")
+
+
+def test_without_the_baseline_in_the_first_case_nothing_is_compared(drivers):
+    made = plan.make(in_cases() | {"cases": CASES[3:]}, topologies.topology(2))
+    assert list(by_id(made)) == ["local:0/bound"]
+    assert any("nothing is compared" in warning for warning in made["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("cases", "message"),
+    [
+        ([{"name": "Full"}], "'Full' cannot name a case"),
+        ([{"name": "control"}], "'control' cannot name a case"),
+        ([{"says": "full"}], "a case lacks the key 'name'"),
+        ([{"name": "a"}, {"name": "a"}], "two cases have the name 'a'"),
+        ([{"name": "a", "says": "x"}, {"name": "b", "says": "x"}], "two cases have the says 'x'"),
+        ([{"name": "a", "option": {}}], "did you mean options"),
+        ([{"name": "a", "bindings": ["loacl"]}], "did you mean local"),
+        ([{"name": "a", "changes": {"vm.swappiness": 0}}], "case a: changes: 'vm.swappiness': 0"),
+        ([{"name": "a", "changes": {"../x": "0"}}], "'../x' is not the name of a kernel setting"),
+        (["a"], "a case is 'a', not a mapping"),
+    ],
+)
+def test_a_wrong_case_is_refused(drivers, cases, message):
+    with pytest.raises(Fault) as error:
+        plan.make(request(cases=cases), topologies.topology(2))
+    assert message in str(error.value)
+
+
+def test_cases_and_a_sweep_are_not_combined(drivers):
+    sweep = {"option": "threads", "values": [1], "bindings": ["local"]}
+    with pytest.raises(Fault, match="cases and a sweep"):
+        plan.make(request(cases=CASES, sweep=sweep), topologies.topology(2))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -386,7 +386,7 @@ def test_it_is_built_from_within_a_zip_file(tmp_path):
 
 
 def test_a_named_probe_is_used_and_checked(program, monkeypatch, tmp_path):
-    assert probe.find({"path": program}) == {"path": program, "version": "1.0"}
+    assert probe.find({"path": program}) == {"path": program, "version": "1.1"}
     monkeypatch.setenv("NUMALAB_PROBE", program)
     assert probe.find({})["path"] == program
     with pytest.raises(Fault, match="is not numalab's probe"):

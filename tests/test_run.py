@@ -138,15 +138,134 @@ def test_host_changes_last_as_long_as_the_run(host):
 
 def test_without_leave_nothing_is_changed_and_nothing_measured(host):
     made = plan(["handshake"], host.mark, changes={"kernel.numa_balancing": "0"})
-    with pytest.raises(Fault, match="sets kernel.numa_balancing to 0 .*--allow-host-changes"):
+    with pytest.raises(Fault, match="sets kernel.numa_balancing = 0 .*--allow-host-changes"):
         host.run(made)
     assert host.balancing() == "1" and not host.out.exists()
+
+
+def _with_settings(host, blocks=3):
+    made = plan(["handshake"] * 3, host.mark, blocks=blocks)
+    for cell, wanted in zip(made["cells"], (
+        {}, {"kernel.numa_balancing": "0", "vm.drop_caches": "3"}, {"thp.enabled": "never"},
+    )):  # fmt: skip
+        cell["changes"] = wanted
+    return made
+
+
+def test_each_cell_is_measured_under_its_own_settings(host):
+    made = _with_settings(host)
+    thp = host.root / "sys/kernel/mm/transparent_hugepage/enabled"
+    seen = []
+
+    def emit(event):
+        host.events.append(event)
+        if event["event"] == "trial":
+            seen.append((event["trial"] % 3, host.balancing(), thp.read_text().strip("\n")))
+
+    with pytest.raises(Fault, match="vm.drop_caches = 3, thp.enabled = never"):
+        host.run(made)
+    host.run(made, allow=True, emit=emit)
+    # The first trial changes nothing: the file is as it was.
+    assert seen[:3] == [(1, "1", "always [madvise] never"), (2, "0", "always [madvise] never"),
+                        (0, "1", "never")]  # fmt: skip
+    assert set(seen[3:]) == {(1, "1", "madvise"), (2, "0", "madvise"), (0, "1", "never")}
+    usual = {"kernel.numa_balancing": "1", "thp.enabled": "madvise"}
+    assert [record["settings"] for record in host.records()] == 3 * [
+        usual,
+        {**usual, "kernel.numa_balancing": "0", "vm.drop_caches": "3"},
+        {**usual, "thp.enabled": "never"},
+    ]
+    manifest = host.manifest()
+    assert manifest["settings"] == usual
+    changed = {entry["name"]: entry for entry in manifest["changes"]}
+    assert changed["kernel.numa_balancing"]["restored"] is True
+    assert changed["thp.enabled"]["values"] == ["never", "madvise"]
+    assert changed["vm.drop_caches"]["restored"] is False
+    assert journal.read_json(host.out / "changes.json")["changes"] == manifest["changes"]
+    assert thp.read_text() == "madvise\n" and host.balancing() == "1"
+    host.check_whole(made)
+
+
+def test_a_setting_that_somebody_changes_meanwhile_fails_the_trial_and_stays(host):
+    made = _with_settings(host)
+
+    def emit(event):
+        host.events.append(event)
+        if event["event"] == "trial" and event["trial"] == 4:
+            (host.root / "proc/sys/kernel/numa_balancing").write_text("2\n")
+
+    host.run(made, allow=True, emit=emit)
+    # Set between two trials: the next is measured under what it asks for, and all are.
+    assert [record["grade"] for record in host.records()] == ["verified"] * 9
+    assert host.balancing() == "2"
+    assert any("numa_balancing was not put back: somebody else set it to 2" in e["text"]
+               for e in host.events if e["event"] == "warning")  # fmt: skip
+
+    shutil.rmtree(host.out)
+    host.events.clear()
+    slow = _with_settings(host)
+    slow["cells"][1]["options"]["do"] = "meddle"
+    slow["cells"][1]["options"]["mark"] = str(host.root / "proc/sys/kernel/numa_balancing")
+    host.run(slow, allow=True)
+    middle = [record for record in host.records() if record["cell"] == "cell:1"]
+    assert {record["grade"] for record in middle} == {"error"}
+    assert middle[0]["reason"] == ("somebody else set kernel.numa_balancing from 0 to 4 meanwhile")
+    others = {record["grade"] for record in host.records() if record["cell"] != "cell:1"}
+    assert others == {"verified"}
+    assert host.balancing() == "4"
+
+
+def test_a_refused_value_is_that_trials_error_and_all_is_put_back(host, monkeypatch):
+    write = Path.write_text
+
+    def refuse(path, text, *rest, **named):
+        if path.name == "enabled" and text == "never\n":
+            raise OSError(22, "Invalid argument")
+        return write(path, text, *rest, **named)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    host.run(_with_settings(host), allow=True)
+    graded = {(record["cell"], record["grade"]) for record in host.records()}
+    assert graded == {("cell:0", "verified"), ("cell:1", "verified"), ("cell:2", "error")}
+    assert "thp.enabled cannot be set to never" in host.records()[2]["reason"]
+    assert host.balancing() == "1" and not host.record.exists()
+
+
+def test_what_cannot_be_set_here_is_refused_before_anything_is_measured(host):
+    made = _with_settings(host)
+    (host.root / "sys/kernel/mm/transparent_hugepage/enabled").unlink()
+    with pytest.raises(Fault, match="nothing is measured.*this kernel has no thp.enabled"):
+        host.run(made, allow=True)
+    assert not host.out.exists() and host.balancing() == "1"
+
+
+def test_a_resumed_run_keeps_the_values_that_it_began_with(host):
+    made = _with_settings(host)
+
+    def stop(event):
+        host.events.append(event)
+        if event["event"] == "trial" and event["trial"] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(run.Interrupted):
+        host.run(made, allow=True, emit=stop)
+    assert host.balancing() == "1" and not host.record.exists()
+    (host.root / "proc/sys/kernel/numa_balancing").write_text("2\n")  # an administrator
+    host.run(made, allow=True)
+    host.check_whole(made)
+    of = {record["cell"]: set() for record in host.records()}
+    for record in host.records():
+        of[record["cell"]].add(record["settings"]["kernel.numa_balancing"])
+    assert of == {"cell:0": {"1"}, "cell:1": {"0"}, "cell:2": {"1"}}
+    assert host.balancing() == "2"
 
 
 def test_killed_at_random_moments_it_resumes_without_loss(host):
     """kill -9 of the agent, twelve times; then the run is completed and is as if never killed."""
     made = plan(["handshake", "slow-family", "crash"], host.mark, blocks=8,
                 changes={"kernel.numa_balancing": "0"})  # fmt: skip
+    made["cells"][0]["changes"] = {"kernel.numa_balancing": "2", "thp.enabled": "never"}
+    made["cells"][1]["changes"] = {}
     rng = random.Random(20261121)
     finished = 0
     kills = 0

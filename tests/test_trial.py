@@ -184,6 +184,45 @@ def test_a_flood_of_output_does_not_fill_the_disk(measure, monkeypatch):
     assert record["grade"] == "error" and "printed more than" in record["reason"]
 
 
+def test_a_tool_may_name_the_processes_that_count(measure, monkeypatch):
+    collected = []
+    start = collectors.start
+
+    def note(cell, pids, options):
+        collected.append(pids)
+        return start(cell, pids, options)
+
+    monkeypatch.setattr(collectors, "start", note)
+    record, _, folder = measure("parts", collectors={"perf": False})
+    assert record["grade"] == "verified"
+    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
+    assert [proof["memory"]["processes"] for proof in proofs] == [2, 2]
+    ((one, two),) = collected
+    assert one != two
+    cpu = json.loads(_raw(folder, record, "collect"))["cpu"]
+    assert {process["pid"] for process in cpu["processes"]} == {one, two}
+
+
+@pytest.mark.parametrize(
+    ("pids", "words"),
+    [("[1]", "named process 1, which is none of its own"), ("[]", "no list of processes"),
+     ("7", '"pids": 7, which is no list'), ('["1"]', "no list of processes")],
+)  # fmt: skip
+def test_a_tool_may_name_only_its_own_processes(measure, pids, words):
+    made = driver("handshake")
+    argv = made.argv
+    made.argv = lambda found, options, cell: argv(found, {**options, "pids": pids}, cell)
+    record, _, _ = measure("names", tool=made)
+    assert record["grade"] == "error" and words in record["reason"]
+
+
+def test_what_holds_nothing_before_it_measures_is_proven_after(measure):
+    record, metrics, folder = measure("nothing-yet")
+    assert record["grade"] == "verified" and metrics[0]["value"] == 42
+    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
+    assert [proof["when"] for proof in proofs] == ["after"]
+
+
 def test_a_wish_to_stop_is_met_at_once_and_leaves_nothing(measure, tmp_path):
     began = time.monotonic()
     with pytest.raises(trial.Stopped):

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from numalab.agent.errors import Fault
+from numalab.lab import commands as lab
 
 app = typer.Typer(
     name="numalab",
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(lab.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
@@ -85,6 +87,25 @@ def host(
     print(describe.text(shape, settings, found, _width()))
 
 
+@app.command()
+def doctor(
+    root: Annotated[Path, typer.Option(help="Read a copied tree instead.")] = Path("/"),
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="The id of a finding that is accepted (see --json).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find what is wrong with this machine's use of its nodes, and what to type. Changes nothing.
+
+    Exit status: 0 nothing found, 1 something to act on (notes do not count), 2 it could not run.
+    """
+    from numalab.agent import doctor as examination
+
+    output, status = examination.run(str(root), ignore or [], as_json, _width())
+    print(output)
+    sys.exit(status)
+
+
 ExperimentName = Annotated[str, typer.Argument(help="Its name (numalab list), or a YAML file.")]
 Program = Annotated[
     list[str] | None,
@@ -95,6 +116,9 @@ HostName = Annotated[str | None, typer.Option("--host", help="The name results g
 Bindings = Annotated[
     list[str] | None,
     typer.Option("--binding", "-b", help="Instead of the file's: local, remote:farthest, …"),
+]
+Cases = Annotated[
+    list[str] | None, typer.Option("--case", help="Only this case of the experiment's cases.")
 ]
 Blocks = Annotated[int | None, typer.Option(min=1, help="Instead of the profile's.")]
 Seed = Annotated[int | None, typer.Option(help="Of the order of trials; drawn if not given.")]
@@ -114,6 +138,7 @@ def plan(
     profile: ProfileName = "quick",
     host_name: HostName = None,
     binding: Bindings = None,
+    case: Cases = None,
     blocks: Blocks = None,
     seed: Seed = None,
     tool: ToolName = None,
@@ -129,8 +154,9 @@ def plan(
     from numalab.agent import plan as planning
 
     request = _request(
-        experiment, program, profile, host_name, binding, blocks, seed, tool, option, time_limit
-    )
+        experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
+        time_limit,
+    )  # fmt: skip
     if request_only:
         _print_json(request)
         return
@@ -151,6 +177,7 @@ def run(
     profile: ProfileName = "quick",
     host_name: HostName = None,
     binding: Bindings = None,
+    case: Cases = None,
     blocks: Blocks = None,
     seed: Seed = None,
     tool: ToolName = None,
@@ -169,6 +196,16 @@ def run(
     notebook: Annotated[
         bool, typer.Option("--notebook/--no-notebook", help="Execute the notebook after it.")
     ] = True,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", help="On these hosts of the inventory: a group.")
+    ] = None,
+    inventory: Annotated[
+        list[Path] | None,
+        typer.Option("--inventory", "-i", help="Of Ansible; else fleet/inventory.yml, the lab's."),
+    ] = None,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="With --hosts: end what this command left running.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure: every binding in randomised blocks, each placement proven, results stored."""
@@ -180,23 +217,44 @@ def run(
     settings = session.Settings(
         allow_host_changes=allow_host_changes, notebook=notebook, as_json=as_json
     )
+    if hosts is None and (inventory or stop):
+        raise Fault("--inventory and --stop need --hosts", "name a group or a host with it")
+    if hosts is not None and (resume is not None or host_name is not None):
+        raise Fault(
+            "--hosts goes with neither --resume nor --host",
+            "the same command completes what is missing, and the inventory names the hosts",
+        )
     if resume is not None:
         session.resume(resume, settings)
         return
     if every:
-        if any(item is not None for item in (binding, blocks, tool, option, program, time_limit)):
-            raise Fault("--all takes no -b, --blocks, --tool, --set, --time-limit, no program")
-        session.run_all(profile, host_name or platform.node(), seed, settings, collect)
-        return
-    assert experiment is not None
-    session.run(
-        _request(
-            experiment, program, profile, host_name, binding, blocks, seed, tool, option,
+        narrowed = (binding, case, blocks, tool, option, program, time_limit)
+        if any(item is not None for item in narrowed):
+            raise Fault(
+                "--all takes no -b, --case, --blocks, --tool, --set, --time-limit, no program"
+            )
+        if hosts is None:
+            session.run_all(profile, host_name or platform.node(), seed, settings, collect)
+            return
+        requests = session.all_requests(profile, "", seed, settings, collect)
+    else:
+        assert experiment is not None
+        request = _request(
+            experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
             time_limit, collect,
-        ),
-        _load(experiment),
-        settings,
-    )  # fmt: skip
+        )  # fmt: skip
+        requests = [(request, _load(experiment))]
+        if hosts is None:
+            session.run(*requests[0], settings)
+            return
+    from numalab import fleet
+
+    found = inventory or fleet.inventories()
+    if stop:
+        said = fleet.stop(requests, hosts, found, settings, seed=seed)
+        print("\n".join(f"{host}: {what}" for host, what in said.items()))
+    else:
+        fleet.run(requests, hosts, found, settings, seed=seed)
 
 
 def _load(name: str) -> Any:
@@ -211,6 +269,7 @@ def _request(
     profile: str,
     host_name: str | None,
     binding: list[str] | None,
+    case: list[str] | None,
     blocks: int | None,
     seed: int | None,
     tool: str | None,
@@ -232,6 +291,7 @@ def _request(
         host_name or platform.node(),
         seed=seed,
         bindings=[_binding(text) for text in binding] if binding else None,
+        cases=case or None,
         blocks=blocks,
         tool=tool,
         options=options,

@@ -51,6 +51,20 @@ class Sweep(_Strict):
     bindings: list[Binding] = Field(min_length=1)
 
 
+class Case(_Strict):
+    """One state of the host and the tool under which bindings are measured.
+
+    ``says`` is its name for readers; ``bindings`` are those measured in it (all of the
+    experiment's); ``options`` override the tool's; ``changes`` are set while its trials run.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.+-]*$")
+    says: str = ""
+    bindings: list[Binding] | None = None
+    options: dict[str, Any] = {}
+    changes: dict[str, str] = {}
+
+
 class Profile(BaseModel):
     """How much to measure; every key that is not named here is an option of the tool."""
 
@@ -59,6 +73,7 @@ class Profile(BaseModel):
     blocks: int = Field(ge=1)
     bindings: list[Binding] | None = None
     sweep: list[Sweep] | None = None
+    cases: list[str] | None = None
     time_limit_s: float | None = Field(default=None, gt=0)
 
     def options(self) -> dict[str, Any]:
@@ -74,10 +89,11 @@ class Experiment(_Strict):
     notebook: str
     tool: Tool
     bindings: list[Binding] = []
-    baseline: str | None = None
+    baseline: Binding | None = None
     control: bool = True
     measure: dict[str, Measure] = {}
     sweep: list[Sweep] = []
+    cases: list[Case] = []
     collectors: dict[str, Any] | bool = True
     changes: dict[str, str] = {}
     profiles: dict[str, Profile]
@@ -92,6 +108,19 @@ class Experiment(_Strict):
             )
         return self.profiles[name]
 
+    def _chosen(self, names: list[str] | None) -> list[Case]:
+        """The named cases (all without names), in the file's order; Fault for an unknown name."""
+        known = [case.name for case in self.cases]
+        for name in names or []:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise Fault(
+                    f"experiment {self.name} has no case {name!r}",
+                    (f"did you mean {near[0]}? " if near else "")
+                    + (f"it has {', '.join(known)}" if known else "it has no cases"),
+                )
+        return [case for case in self.cases if names is None or case.name in names]
+
     @property
     def headline(self) -> str | None:
         """The first metric of ``measure``: the one that progress lines show."""
@@ -104,6 +133,7 @@ class Experiment(_Strict):
         *,
         seed: int | None = None,
         bindings: list[Binding] | None = None,
+        cases: list[str] | None = None,
         blocks: int | None = None,
         tool: str | None = None,
         options: dict[str, Any] | None = None,
@@ -112,9 +142,11 @@ class Experiment(_Strict):
     ) -> dict[str, Any]:
         """Return the request that the agent on the host turns into a plan (JSON-able).
 
-        The keyword arguments override the file: ``bindings`` replaces the list, ``blocks`` the
-        profile's number, ``tool`` the order of preference, ``options`` adds to the tool's
-        options; without ``seed`` a fresh one is drawn and recorded.
+        The keyword arguments override the file: ``bindings`` replaces the experiment's list (a
+        case that names bindings of its own keeps them), ``cases`` names the cases to measure
+        instead of the profile's choice, ``blocks`` replaces the profile's number, ``tool`` the
+        order of preference, ``options`` adds to the tool's options; without ``seed`` a fresh one
+        is drawn and recorded.
         """
         chosen = self.profile(profile)
         sweep = chosen.sweep if chosen.sweep is not None else self.sweep
@@ -135,6 +167,7 @@ class Experiment(_Strict):
             "blocks": blocks if blocks is not None else chosen.blocks,
             "seed": seed if seed is not None else random.SystemRandom().randrange(1, 2**31),
             "sweep": [] if bindings else [one.model_dump() for one in sweep],
+            "cases": [one.model_dump() for one in self._chosen(cases or chosen.cases)],
             "headline": self.headline,
             "measure": {name: measure.model_dump() for name, measure in self.measure.items()},
             "collectors": self.collectors if collectors is None else collectors,

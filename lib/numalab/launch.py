@@ -94,7 +94,7 @@ def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
         env={
             **os.environ,
             "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
-            "NUMALAB_SOURCE_COMMIT": _source_commit(),
+            "NUMALAB_SOURCE_COMMIT": source_commit(),
         },
     )
     last: Event = {}
@@ -135,8 +135,8 @@ def _events(agent: subprocess.Popen[str]) -> Iterator[Event]:
         yield event
 
 
-def _source_commit() -> str:
-    """The commit of this checkout, with "-dirty" where files differ; "" outside a checkout."""
+def source_commit() -> str:
+    """Return this checkout's commit, with "-dirty" where files differ; "" outside a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(

@@ -124,6 +124,9 @@ class View:
             }
             for cell in self.run.plan["cells"]
         ]
+        if any(cell.get("case") for cell in self.run.plan["cells"]):
+            for row, cell in zip(rows, self.run.plan["cells"], strict=True):
+                row["with"] = planning.terms(self.run.plan, cell) or "nothing else"
         notes = dict.fromkeys(note for cell in self.run.plan["cells"] for note in cell["notes"])
         text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}) if rows else ""
         return Text(text + "".join(f"\n- {note}" for note in notes))

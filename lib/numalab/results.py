@@ -169,7 +169,8 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
         if row["low"] is not None:
             value += f" ± {tables.number((row['high'] - row['low']) / 2, 2)}"
         ratio = tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
-        shown = "1" if row["role"] == "baseline" and "/" not in row["cell"] else ratio
+        swept = run.cells[row["cell"]].get("sweep")
+        shown = "1" if row["role"] == "baseline" and not swept else ratio
         lines.append((row["label"], value, shown, row["said"]))
     widths = [max(len(line[place]) for line in lines) for place in range(3)]
     a, b, c = widths

@@ -17,6 +17,10 @@ from numalab import experiments, home, launch
 from numalab.agent.errors import Fault
 
 
+class NoBaseline(Fault):
+    """A run compares nothing: its baseline could not be measured."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the command line said about running, not about measuring."""
@@ -81,19 +85,8 @@ def run_all(
     What fails is said and the others go on; Fault at the end names what failed.
     """
     started = time.monotonic()
-    # All are read before any is measured: a file with a mistake must not cost the others' time.
-    chosen = []
-    for name in _in_order(experiments.names()):
-        loaded = experiments.load(name)
-        if profile in loaded.profiles:
-            chosen.append(loaded)
-        elif not settings.as_json:
-            print(f"{name} has no profile {profile!r}: left out", flush=True)
-    if not chosen:
-        raise Fault(f"no experiment has a profile {profile!r}", "numalab list shows what there is")
     folders, failed = [], []
-    for loaded in chosen:
-        request = loaded.request(profile, host, seed=seed, collectors=None if collect else False)
+    for request, loaded in all_requests(profile, host, seed, settings, collect):
         try:
             folders.append(run(request, loaded, settings))
         except Fault as fault:
@@ -105,6 +98,26 @@ def run_all(
     if failed:
         raise Fault(f"not everything could be measured: {', '.join(failed)} failed")
     return folders
+
+
+def all_requests(
+    profile: str, host: str, seed: int | None, settings: Settings, collect: bool
+) -> list[tuple[dict[str, Any], experiments.Experiment]]:
+    """Return the requests of every experiment that has the profile, each with its experiment.
+
+    All are read before any is measured: a file with a mistake must not cost the others' time.
+    """
+    chosen = []
+    for name in _in_order(experiments.names()):
+        loaded = experiments.load(name)
+        if profile in loaded.profiles:
+            collectors = None if collect else False
+            chosen.append((loaded.request(profile, host, seed=seed, collectors=collectors), loaded))
+        elif not settings.as_json:
+            print(f"{name} has no profile {profile!r}: left out", flush=True)
+    if not chosen:
+        raise Fault(f"no experiment has a profile {profile!r}", "numalab list shows what there is")
+    return chosen
 
 
 def _in_order(names: list[str]) -> list[str]:
@@ -130,7 +143,7 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
         return
     from numalab import recommendation, results, runs
 
-    print(_grades(end))
+    print(grades(end))
     run = runs.load(folder)
     text = results.terminal(run)
     if text:
@@ -138,13 +151,13 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
     if recommendation.suitable(run):
         print("\n" + recommendation.text(recommendation.of(run)))
     print(f"\n{folder}   →   numalab report")
-    _refuse_without_baseline(folder)
+    refuse_without_baseline(folder)
     if end["status"] != "complete":
         raise Fault(f"the run is {end['status']}", f"numalab run --resume {folder}")
 
 
-def _refuse_without_baseline(folder: Path) -> None:
-    """A run whose baseline always failed compares nothing, whatever else it measured."""
+def refuse_without_baseline(folder: Path) -> None:
+    """Raise NoBaseline for a run whose baseline always failed, whatever else it measured."""
     from numalab import runs
     from numalab.agent import journal
 
@@ -153,13 +166,14 @@ def _refuse_without_baseline(folder: Path) -> None:
     for cell in run.cells.values():
         own = [record for record in records if record["cell"] == cell["id"]]
         if cell["role"] == "baseline" and own and all(r["grade"] == "error" for r in own):
-            raise Fault(
+            raise NoBaseline(
                 f"every trial of the baseline {cell['label']} failed: {own[-1]['reason']}",
                 "mend that and measure again",
             )
 
 
-def _grades(end: launch.Event) -> str:
+def grades(end: launch.Event) -> str:
+    """Return how many trials have which grade, in a line."""
     total = end["verified"] + end["unverified"] + end["error"]
     graded = [f"{end[g]} {g}" for g in ("verified", "unverified", "error") if end[g]]
     many = "1 trial" if total == 1 else f"{total} trials"
@@ -188,7 +202,7 @@ def _bar(trials: int) -> Iterator[Any]:
         def show(event: launch.Event) -> None:
             worries(event)
             if event["event"] == "trial":
-                progress.update(task, completed=event["trial"], said=_said(event))
+                progress.update(task, completed=event["trial"], said=said(event))
 
         yield show
         worries.count()
@@ -203,7 +217,7 @@ def _lines() -> Iterator[Any]:
         worries(event)
         if event["event"] == "trial" and event["block"] not in blocks:
             blocks.add(event["block"])
-            print(f"  {event['trial']}/{event['of']}  {_said(event)}", flush=True)
+            print(f"  {event['trial']}/{event['of']}  {said(event)}", flush=True)
 
     yield show
     worries.count()
@@ -237,7 +251,8 @@ def _failure(event: launch.Event) -> str:
     return f"block {event['block']}, {event['label']}: {event['reason']}"
 
 
-def _said(event: launch.Event) -> str:
+def said(event: launch.Event) -> str:
+    """Return what a trial's event says, in a line: block, cell, headline, time left."""
     parts = [f"block {event['block']}", event["label"]]
     headline = event.get("headline")
     if headline and headline["value"] is not None:

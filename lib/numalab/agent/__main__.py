@@ -15,12 +15,15 @@ from .errors import Fault
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one command; return the exit status: 0, 2 for a fault, 128 + N after signal N."""
+    """Run one command; return the exit status.
+
+    0; 1 where doctor found something; 2 for a fault; 128 + N after signal N.
+    """
     options = _parser().parse_args(arguments)
     from .run import Interrupted
 
     try:
-        options.action(options)
+        return options.action(options) or 0
     except Interrupted as stopped:
         print(f"numalab: {stopped}", file=sys.stderr)
         return 128 + stopped.number
@@ -35,7 +38,6 @@ def main(arguments: Optional[List[str]] = None) -> int:
     except OSError as error:
         print(f"numalab: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,6 +50,18 @@ def _parser() -> argparse.ArgumentParser:
     host.add_argument("--root", default="/", metavar="DIR", help="read a copied sysfs tree")
     host.add_argument("--json", action="store_true", help="print JSON")
     host.set_defaults(action=_host)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="find what is wrong with this host's use of its nodes, and what to do about it",
+        description="Exit status: 0 nothing found, 1 something found, 2 it could not be run.",
+    )
+    doctor.add_argument("--root", default="/", metavar="DIR", help="read a copied tree")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument(
+        "--ignore", action="append", default=[], metavar="ID", help="a finding that is accepted"
+    )
+    doctor.set_defaults(action=_doctor)
 
     plan = commands.add_parser("plan", help="turn a request into a plan (JSON)")
     plan.add_argument("request", type=Path, metavar="REQUEST.json")
@@ -67,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="make the plan's changes to host settings, and put them back at the end",
         )
+
+    job = commands.add_parser("job", help="measure for a fleet, detached from the connection")
+    job.add_argument("what", choices=("start",), help="start: the order comes on stdin")
+    job.add_argument("folder", type=Path, metavar="DIR")
+    job.set_defaults(action=_job)
 
     restore = commands.add_parser("restore", help="put back host settings that a run left changed")
     restore.set_defaults(action=_restore)
@@ -98,6 +117,15 @@ def _host(options: argparse.Namespace) -> None:
         print(describe.text(shape, now, tools, shutil.get_terminal_size((100, 24)).columns))
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from . import doctor
+
+    columns = shutil.get_terminal_size((100, 24)).columns
+    output, status = doctor.run(options.root, options.ignore, options.json, columns)
+    print(output)
+    return status
+
+
 def _plan(options: argparse.Namespace) -> None:
     from . import plan, topology
 
@@ -116,6 +144,16 @@ def _resume(options: argparse.Namespace) -> None:
     from . import run
 
     run.resume(options.folder, allow_host_changes=options.allow_host_changes)
+
+
+def _job(options: argparse.Namespace) -> None:
+    from . import job
+
+    try:
+        order = json.load(sys.stdin)
+    except ValueError as error:
+        raise Fault(f"the order on standard input is not JSON: {error}") from None
+    print(json.dumps(job.start(options.folder, order), ensure_ascii=False))
 
 
 def _restore(options: argparse.Namespace) -> None:

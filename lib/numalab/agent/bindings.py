@@ -26,6 +26,8 @@ _WHOLE_NODE = ("local", "interleave", "preferred", "cpus-only")
 _PART_OF_NODE = ("one-thread-per-core", "smt-siblings")
 _PER_NODE = (*_WHOLE_NODE, *_PART_OF_NODE, "remote")
 NAMES = ("unbound", *_PER_NODE, "cores", "cpus")
+ROOMIEST = "roomiest"
+_ALIKE = 0.95  # of the most memory: a node's total lacks what firmware and kernel keep
 _WITHIN = ("node", "socket", "spread")
 _PAIR = re.compile(r"(\d+)\s*(?:->|→|-)\s*(\d+)\Z")
 _SHARE_ON_NODE = 0.98  # of the pages of a memory policy that admits only these nodes
@@ -97,6 +99,16 @@ class Host:
         ranked = [(rank, n) for core in self.cores(cpus) for rank, n in enumerate(core)]
         return [number for _, number in sorted(ranked)]
 
+    def roomiest(self) -> Optional[int]:
+        """Return the node with usable CPUs and the most memory, None where there is none.
+
+        Of nodes within 5 % of the most it is the first: the kernel keeps a little of each.
+        """
+        sizes = {n: self.nodes[n]["memory_bytes"] or 0 for n in self.memory_nodes}
+        sizes = {n: size for n, size in sizes.items() if n in self.cpus_of}
+        most = max(sizes.values(), default=0)
+        return next((n for n, size in sizes.items() if size >= _ALIKE * most), None)
+
     def nodes_of(self, cpus: Iterable[int]) -> List[int]:
         """Return the nodes of CPUs, ascending."""
         found = {self.cpus[number]["node"] for number in cpus}
@@ -106,9 +118,10 @@ class Host:
 def parse(binding: Any) -> Binding:
     """Return what a binding of an experiment file or a command line means.
 
-    ``"local"``, ``{"remote": "0->1"}``, ``{"cores": {"count": 8, "within": "node"}}``,
-    ``{"cpus": "0-31", "mem": "0"}``; a cell's id is a binding too (``"remote:0-1"``,
-    ``"cores:8-spread"``, ``"cpus:0-31,mem=0"``). Raises Fault for what is none of these.
+    ``"local"``, ``{"local": "roomiest"}``, ``{"remote": "0->1"}``,
+    ``{"cores": {"count": 8, "within": "node"}}``, ``{"cpus": "0-31", "mem": "0"}``; the id of a
+    cell is a binding too (``"remote:0-1"``, ``"cores:8-spread"``, ``"cpus:0-31,mem=0"``). Raises
+    Fault for what is none of these.
     """
     if isinstance(binding, str):
         name, _, argument = binding.strip().partition(":")
@@ -168,6 +181,8 @@ def parse(binding: Any) -> Binding:
         return Binding(name, text, f"{name}:{text}")
     if name == "interleave" and argument == "all":
         return Binding(name, "all", "interleave:all")
+    if argument == ROOMIEST:
+        return Binding(name, ROOMIEST, f"{name}:{ROOMIEST}")
     if isinstance(argument, bool) or not isinstance(argument, (int, str)):
         raise Fault(f"{name}: {argument!r} is not a node", f"write {name}: 0")
     nodes = cpulist.parse(str(argument))
@@ -393,6 +408,8 @@ def _resolve_one(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Fou
     cells: List[Cell] = []
     reasons: List[Tuple[str, str]] = []
     needs_memory = name != "cpus-only"
+    if argument == ROOMIEST and host.roomiest() is None:
+        return [], [(binding.text, "no node has both CPUs and memory that may be used")]
     for node in _cpu_nodes(host, binding):
         why = host.why_not(node, cpus=True, memory=needs_memory)
         if why:
@@ -420,6 +437,9 @@ def _cpu_nodes(host: Host, binding: Binding) -> List[int]:
     """Return the nodes that a binding names, or every node of the host; Fault for no such."""
     if binding.argument is None:
         return sorted(host.nodes)
+    if binding.argument == ROOMIEST:
+        node = host.roomiest()
+        return [] if node is None else [node]
     for node in binding.argument:
         if node not in host.nodes:
             raise Fault(f"{binding.text}: node {node} does not exist", _what_exists(host))
@@ -497,6 +517,8 @@ def _pair(host: Host, here: int, there: int) -> Cell:
 def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
     if len(host.memory_nodes) < 2:
         return [], [(binding.text, _why_one_memory_node(host, "there is nothing to interleave"))]
+    if binding.argument == ROOMIEST and host.roomiest() is None:
+        return [], [(binding.text, "no node has both CPUs and memory that may be used")]
     if binding.argument == "all":
         return [_interleaved(host, "all", None)], []
     if binding.argument is None and baselines:

@@ -1,26 +1,35 @@
 """Changes to the host: recorded before they are made, and put back to what was recorded.
 
-The record (value before, value set, path, pid, boot id) is on disk before the first write, so
-that whoever survives can put things back: the agent at a run's end, the guard when the agent was
-killed (guard.py), or a person with ``numalab restore`` when both were. A value that somebody
-else has set since is left alone and said. After a reboot there is nothing to put back.
+The record (every setting that the run will touch, with its value before, the values it will be
+given, pid, boot id) is on disk before the first write, so that whoever survives can put things
+back: the agent at a run's end, the guard when the agent was killed (guard.py), or a person with
+``numalab restore`` when both were. A value that somebody else has set meanwhile is left alone and
+said. After a reboot there is nothing to put back.
+
+Names: those of sysctl(8) (``vm.zone_reclaim_mode``), ``thp.enabled`` and the like for files of
+/sys/kernel/mm/transparent_hugepage, ``lru_gen.enabled`` for /sys/kernel/mm/lru_gen (the
+multi-generational LRU; Documentation/admin-guide/mm/multigen_lru.rst).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from . import SCHEMA, journal, only_one
 from .errors import Fault
 
 # Writing one of these does something once; there is no value to put back.
 ONE_WAY = ("vm.drop_caches", "vm.compact_memory")
-_THP = "thp."  # as state.py names them
+_FOLDERS = {
+    "thp": "sys/kernel/mm/transparent_hugepage",  # as state.py names them
+    "lru_gen": "sys/kernel/mm/lru_gen",
+}
 _NAME = re.compile(r"[a-z][a-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
 _BOOT_ID = "proc/sys/kernel/random/boot_id"
 
@@ -36,15 +45,40 @@ def record_file() -> Path:
     return of_root if os.access("/var/lib", os.W_OK) else of_user
 
 
-def _path(name: str, root: Path) -> Path:
+def path_of(name: str, root: Path = Path("/")) -> Path:
+    """Return the file of a setting; Fault for what is not a setting's name."""
     if not _NAME.match(name):
         raise Fault(
             f"{name!r} is not the name of a kernel setting",
-            "name it like kernel.numa_balancing or thp.enabled",
+            "name it like kernel.numa_balancing, thp.enabled or lru_gen.enabled",
         )
-    if name.startswith(_THP):
-        return root / "sys/kernel/mm/transparent_hugepage" / name[len(_THP) :]
+    first, _, rest = name.partition(".")
+    if first in _FOLDERS:
+        return root / _FOLDERS[first] / rest.replace(".", "/")
     return root / "proc/sys" / name.replace(".", "/")
+
+
+def absent(name: str, root: Path = Path("/")) -> Optional[str]:
+    """Return why a setting cannot be set on this host at all, None where its file is there."""
+    path = path_of(name, root)
+    return None if path.exists() else f"this kernel has no {name} (there is no {path})"
+
+
+def same(name: str, wanted: str, now: str) -> bool:
+    """Tell whether a setting that reads ``now`` is what was ``wanted``.
+
+    Of lru_gen.enabled the kernel shows only the parts (bits) that the processor can do, and the
+    first bit alone says whether it is on.
+    """
+    if " ".join(wanted.split()) == now:
+        return True
+    try:
+        asked, found = int(wanted, 0), int(now, 0)
+    except ValueError:
+        return False
+    if name == "lru_gen.enabled":
+        return asked & 1 == found & 1 and not found & ~asked
+    return asked == found
 
 
 def _value(path: Path) -> str:
@@ -61,25 +95,49 @@ def _boot_id(root: Path) -> Optional[str]:
 
 
 class HostChanges:
-    """The changes of one run: ``record`` is the file that survives, ``copy`` one in the run."""
+    """The changes of one run: ``record`` is the file that survives, ``copy`` one in the run.
+
+    ``begin`` records, then ``enforce`` sets what each trial needs and ``meddled`` finds what
+    somebody else changed; ``restore`` ends it.
+    """
 
     def __init__(self, record: Path, copy: Optional[Path] = None, root: Path = Path("/")) -> None:
         self.record = record
         self.copy = copy
         self.root = root
+        self.usual: Dict[str, str] = {}
+        self._held: Dict[str, str] = {}  # what each setting read after we last touched it
+        self._entries: List[Dict[str, Any]] = []
 
-    def announce(self, wanted: Dict[str, str]) -> List[str]:
-        """Return one sentence per change that will be made, before any is made."""
+    def refuse(self, names: Sequence[str]) -> None:
+        """Raise Fault when one of these settings does not exist here or may not be written."""
+        wrong = [absent(name, self.root) for name in names]
+        wrong += [
+            f"{name} may not be written ({path_of(name, self.root)})"
+            for name in names
+            if path_of(name, self.root).exists()
+            and not os.access(path_of(name, self.root), os.W_OK)
+        ]
+        said = [reason for reason in wrong if reason]
+        if said:
+            raise Fault(
+                f"nothing is measured, this host cannot be set as asked: {'; '.join(said)}",
+                "run as root, and in no container: there /proc/sys is read-only",
+            )
+
+    def announce(self, wanted: Dict[str, List[str]]) -> List[str]:
+        """Return one sentence per setting that will be changed, before any is."""
         said = []
-        for name, value in wanted.items():
-            path = _path(name, self.root)
+        for name, values in wanted.items():
+            listed = " or ".join(values)
             if name in ONE_WAY:
-                said.append(f"{name} = {value} is about to be written; it cannot be undone")
+                said.append(f"{name} = {listed} is about to be written; it cannot be undone")
             else:
-                said.append(f"{name}: {self._read(name, path)} → {value} for the time of this run")
+                said.append(f"{name}: {self._read(name)} → {listed} for the time of this run")
         return said
 
-    def _read(self, name: str, path: Path) -> str:
+    def _read(self, name: str) -> str:
+        path = path_of(name, self.root)
         try:
             return _value(path)
         except OSError as error:
@@ -88,43 +146,88 @@ class HostChanges:
                 "this kernel may not have it; take it out of the experiment's changes",
             ) from None
 
-    def apply(self, wanted: Dict[str, str]) -> None:
-        """Record and make the changes; on any failure put back what was made and raise Fault.
+    def begin(self, wanted: Dict[str, List[str]], usual: Optional[Dict[str, str]] = None) -> None:
+        """Record the value of every setting that will be changed; change nothing yet.
 
-        What an earlier run left behind is put back first: its record holds the true values.
+        ``wanted`` holds all values that each will be given. ``usual`` is what a setting has while
+        a trial does not name it: by default its value now; a resumed run gives the values that it
+        began with. What an earlier run left behind is put back first: its record holds the true
+        values. Raises Fault when a setting cannot be read or the record cannot be written.
         """
-        if self.record.exists():
-            put_back(self.record, self.root)
-        entries: List[Dict[str, Any]] = []
-        for name, value in wanted.items():
-            path = _path(name, self.root)
-            entry = {"name": name, "path": str(path), "value": value, "restored": None}
+        put_back(self.record, self.root)
+        entries = []
+        for name, values in wanted.items():
+            entry = {"name": name, "values": list(values), "restored": None, "theirs": None}
             if name in ONE_WAY:
                 entry.update(before=None, reason="it cannot be put back")
             else:
-                entry.update(before=self._read(name, path), reason=None)
+                before = self._read(name)
+                self._held[name] = before
+                self.usual[name] = (usual or {}).get(name, before)
+                entry.update(before=before, reason=None)
+                entry["values"].append(self.usual[name])
+            entry["values"] = list(dict.fromkeys(entry["values"]))
             entries.append(entry)
-        if not entries:
-            return
-        try:
-            self.record.parent.mkdir(parents=True, exist_ok=True)
-            self._write(entries)
-            for entry in entries:
-                self._set(entry)
-        except BaseException:
-            self.restore()
-            raise
+        self._entries = entries
+        if entries:
+            self._write()
 
-    def _write(self, entries: List[Dict[str, Any]]) -> None:
+    def enforce(self, wanted: Dict[str, str]) -> Dict[str, str]:
+        """Set every recorded setting for a trial that asks for ``wanted``; return what is in force.
+
+        A setting that ``wanted`` does not name gets its usual value; one that can only be written
+        is written when it is named. Raises Fault when the kernel refuses a value.
+        """
+        self._note_theirs()
+        for entry in self._entries:
+            name = entry["name"]
+            if name in ONE_WAY:
+                continue
+            value = wanted.get(name, self.usual[name])
+            if not same(name, value, self._held[name]):
+                self._set(name, value)
+                now = self._held[name] = self._read(name)
+                if not same(name, value, now):
+                    raise Fault(f"{name} was set to {value} and reads {now}")
+        for name in ONE_WAY:
+            if name in wanted:
+                os.sync()  # what is not written yet cannot be dropped
+                self._set(name, wanted[name])
+        once = {name: wanted[name] for name in ONE_WAY if name in wanted}
+        return {**self._held, **once}
+
+    def meddled(self) -> List[str]:
+        """Return one sentence for each setting that is not as the last ``enforce`` left it.
+
+        Its new value is somebody else's, and is what will be there in the end.
+        """
+        return self._note_theirs()
+
+    def _note_theirs(self) -> List[str]:
+        said = []
+        for entry in self._entries:
+            name = entry["name"]
+            if name in ONE_WAY:
+                continue
+            now, held = self._read(name), self._held[name]
+            if now != held:
+                said.append(f"somebody else set {name} from {held} to {now} meanwhile")
+                entry["theirs"] = self._held[name] = now
+        if said:
+            self._write()
+        return said
+
+    def _write(self) -> None:
         data = {
             "schema": SCHEMA,
             "boot_id": _boot_id(self.root),
             "pid": os.getpid(),
             "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "copy": str(self.copy) if self.copy else None,
-            "changes": entries,
+            "changes": self._entries,
         }
         try:
+            self.record.parent.mkdir(parents=True, exist_ok=True)
             journal.write_json(self.record, data)
             if self.copy:
                 journal.write_json(self.copy, data)
@@ -135,34 +238,55 @@ class HostChanges:
                 "run as root",
             ) from None
 
-    def _set(self, entry: Dict[str, Any]) -> None:
-        path = Path(entry["path"])
+    def _set(self, name: str, value: str) -> None:
+        path = path_of(name, self.root)
         try:
-            path.write_text(entry["value"] + "\n")
+            path.write_text(value + "\n")
         except OSError as error:
             raise Fault(
-                f"{entry['name']} cannot be set to {entry['value']} ({path}: {error.strerror})",
+                f"{name} cannot be set to {value} ({path}: {error.strerror})",
                 "run as root"
                 if isinstance(error, PermissionError)
                 else "is that a value that this kernel takes?",
             ) from None
-        if entry["name"] in ONE_WAY:
-            return
-        now = self._read(entry["name"], path)
-        if now != entry["value"]:
-            raise Fault(f"{entry['name']} was set to {entry['value']} and reads {now}")
 
     def restore(self) -> List[Dict[str, Any]]:
         """Put everything back; return the changes, each with ``restored`` and ``reason``."""
+        with contextlib.suppress(Fault):  # what cannot be read cannot be told from ours
+            self._note_theirs()
+        self._entries = []
         return put_back(self.record, self.root)["changes"]
 
 
 def pending(record: Path) -> Optional[Dict[str, Any]]:
     """Return what an earlier run recorded and nobody has put back yet, or None.
 
-    Raises Fault when the record cannot be read.
+    Raises Fault when the record cannot be read, and when it is another user's: whoever may write
+    it could have root write any value into any setting.
     """
-    return journal.read_json(record) if record.exists() else None
+    try:
+        descriptor = os.open(str(record), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Fault(f"{record} cannot be read: {error.strerror}", "run as root") from None
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner not in (0, os.geteuid()):
+            raise Fault(
+                f"{record} belongs to user {owner}: what it says is not followed",
+                "run `numalab restore` as that user, or remove the file",
+            )
+        try:
+            data = json.load(file)
+        except ValueError as error:
+            raise Fault(
+                f"{record} cannot be read: {error}",
+                "it says which settings a run changed: look at them, then remove it",
+            ) from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise Fault(f"{record} is not a record of this version's", "use the numalab that wrote it")
+    return data
 
 
 def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
@@ -182,7 +306,7 @@ def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
         elif rebooted:
             entry.update(restored=False, reason="the host was rebooted since: nothing to put back")
         else:
-            problem = _put_back_one(entry)
+            problem = _put_back_one(entry, root)
             if problem:
                 failed.append(problem)
     if left.get("copy"):
@@ -199,24 +323,24 @@ def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
     return {"rebooted": rebooted, "changes": left["changes"]}
 
 
-def _put_back_one(entry: Dict[str, Any]) -> Optional[str]:
-    path = Path(entry["path"])
+def _put_back_one(entry: Dict[str, Any], root: Path) -> Optional[str]:
+    name, theirs = entry["name"], entry.get("theirs")
+    path = path_of(name, root)  # never a path from the file
+    target = entry["before"] if theirs is None else theirs
     try:
         now = _value(path)
-        if now == entry["before"]:
-            entry["restored"] = True
-        elif now != entry["value"]:
-            entry.update(
-                restored=False, reason=f"somebody else set it to {now} since: left as it is"
-            )
-        else:
-            path.write_text(entry["before"] + "\n")
-            entry["restored"] = True
+        if now != target:
+            ours = [*(entry.get("values") or [entry.get("value", "")]), entry["before"]]
+            if any(same(name, value, now) for value in ours):
+                path.write_text(target + "\n")
+            else:
+                theirs = now
+        entry["restored"] = theirs is None
+        if theirs is not None:
+            entry["reason"] = f"somebody else set it to {theirs} since: left as it is"
     except OSError as error:
         entry.update(restored=False, reason=f"{path}: {error.strerror}")
-        return (
-            f"{entry['name']} could not be put back to {entry['before']} ({path}: {error.strerror})"
-        )
+        return f"{name} could not be put back to {target} ({path}: {error.strerror})"
     return None
 
 

@@ -17,9 +17,9 @@ from .state import emulated, value
 from .topology import MEMORY_DISAGREES
 
 _ASCII = str.maketrans(
-    {"·": "|", "×": "x", "✓": "+", "⚠": "!", "–": "-", "…": "...", "→": "->", "°": ""}
+    {"·": "|", "×": "x", "✓": "+", "⚠": "!", "✗": "X", "–": "-", "…": "...", "→": "->", "°": ""}
 )
-_STARVED_FREE, _STARVED_CACHE = 0.10, 0.30  # shares of a node's memory
+STARVED_FREE, STARVED_CACHE = 0.10, 0.30  # shares of a node's memory
 
 
 def text(
@@ -34,21 +34,25 @@ def text(
     Only ASCII is used where standard output cannot show more.
     """
     width = max(60, width)
-    lines = _join(_headline(topology, state), " · ", width)
+    lines = headline(topology, state, width)
     lines += _node_table(topology, contradicts(topology, state), width)
     lines += _labelled("caches", _cache_words(topology), width)
-    lines += _labelled("devices", _device_words(topology), width)
-    lines += _labelled("settings", _setting_words(state), width)
+    lines += device_lines(topology, width)
+    lines += setting_lines(state, width)
     for warning in warnings(topology, state):
-        lines += _marked("⚠", warning, width)
+        lines += marked("⚠", warning, width)
     for problem in topology["problems"]:
         if not problem.startswith(MEMORY_DISAGREES):  # it is a warning above
-            lines += _marked("–", problem, width)
+            lines += marked("–", problem, width)
     if tools:
         lines += _join([_tool_words(tool) for tool in tools], "   ", width)
-    whole = "\n".join(lines)
+    return printable("\n".join(lines))
+
+
+def printable(words: str) -> str:
+    """Return the text as standard output can show it."""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    return whole if encoding in ("utf8", "utf16", "utf32") else plain(whole)
+    return words if encoding in ("utf8", "utf16", "utf32") else plain(words)
 
 
 def plain(words: str) -> str:
@@ -93,7 +97,9 @@ def warnings(topology: Dict[str, Any], state: Dict[str, Any]) -> List[str]:
         )
     total, free = value(state, "memory.swap_total_bytes"), value(state, "memory.swap_free_bytes")
     if total and free is not None and total - free > total // 20:
-        found.append(f"{_size(total - free)} of swap are in use: memory was short on this host")
+        found.append(
+            f"{size_words(total - free)} of swap are in use: memory was short on this host"
+        )
     return found
 
 
@@ -116,7 +122,7 @@ def _machine_warnings(topology: Dict[str, Any], state: Dict[str, Any]) -> Iterab
     if allowed["cpus"] != online or allowed["nodes"] != nodes:
         yield (
             f"this process may only use CPUs {allowed['cpus'] or 'none'} and memory of "
-            f"{_nodes(cpulist.parse(allowed['nodes']))} (cpuset): bindings stay within them"
+            f"{node_names(cpulist.parse(allowed['nodes']))} (cpuset): bindings stay within them"
         )
     isolated = value(state, "cpu.isolated")
     if isolated not in (None, "none"):
@@ -129,31 +135,35 @@ def _node_warnings(topology: Dict[str, Any], state: Dict[str, Any]) -> Iterable[
     if doubtful:
         available = topology["available_bytes"]
         yield (
-            f"the nodes show {_size(_total(nodes))} of memory, /proc/meminfo "
-            f"{_size(value(state, 'memory.total_bytes'))}: this machine understates its nodes"
-            + (f"; {_size(available)} are available in all" if available is not None else "")
+            f"the nodes show {size_words(_total(nodes))} of memory, /proc/meminfo "
+            f"{size_words(value(state, 'memory.total_bytes'))}: this machine understates its nodes"
+            + (f"; {size_words(available)} are available in all" if available is not None else "")
         )
     bare = [node["node"] for node in nodes if node["memory_bytes"] == 0]
     if bare:
         verb = "has" if len(bare) == 1 else "have"
-        yield f"{_nodes(bare)} {verb} no memory: what the CPUs there allocate lands on other nodes"
+        yield (
+            f"{node_names(bare)} {verb} no memory: what the CPUs there allocate lands on other "
+            "nodes"
+        )
     targets = [node["node"] for node in nodes if not node["cpus"] and node["memory_bytes"]]
     if targets:
         verb = "has" if len(targets) == 1 else "have"
-        yield f"{_nodes(targets)} {verb} memory but no CPUs: only ever the target of a binding"
+        yield f"{node_names(targets)} {verb} memory but no CPUs: only ever the target of a binding"
     for node in nodes:
         if not doubtful and _starved(node):
             others = [
                 other
                 for other in nodes
-                if (other["free_bytes"] or 0) > _STARVED_FREE * (other["memory_bytes"] or 0)
+                if (other["free_bytes"] or 0) > STARVED_FREE * (other["memory_bytes"] or 0)
             ]
             others.sort(key=lambda other: node["distances"].get(str(other["node"]), 1 << 20))
-            where = f"will spill to node {others[0]['node']}" if others else "must reclaim it first"
+            where = "must reclaim it first (vm.drop_caches frees it)"
+            if others:
+                where = f"will spill to node {others[0]['node']} (numalab doctor)"
             yield (
-                f"node {node['node']} has {_size(node['free_bytes'])} free and "
-                f"{_size(node['page_cache_bytes'])} of page cache: allocations there {where} "
-                "(vm.drop_caches frees it)"
+                f"node {node['node']} has {size_words(node['free_bytes'])} free and "
+                f"{size_words(node['page_cache_bytes'])} of page cache: allocations there {where}"
             )
 
 
@@ -162,10 +172,11 @@ def _starved(node: Dict[str, Any]) -> bool:
     memory, free, cache = node["memory_bytes"], node["free_bytes"], node["page_cache_bytes"]
     if not memory or free is None or cache is None:
         return False
-    return free < _STARVED_FREE * memory and cache > _STARVED_CACHE * memory
+    return free < STARVED_FREE * memory and cache > STARVED_CACHE * memory
 
 
-def _nodes(numbers: Sequence[int]) -> str:
+def node_names(numbers: Sequence[int]) -> str:
+    """Return "node 3" or "nodes 0-2"."""
     return f"node{'' if len(numbers) == 1 else 's'} {cpulist.format(numbers)}"
 
 
@@ -180,7 +191,7 @@ def _total(nodes: Sequence[Dict[str, Any]]) -> Optional[int]:
     return sum(known) if known else None
 
 
-def _size(count: Optional[int]) -> str:
+def size_words(count: Optional[int]) -> str:
     """Bytes for a person: binary units, three significant digits or fewer after the point."""
     if count is None:
         return "?"
@@ -207,6 +218,11 @@ def _short_model(topology: Dict[str, Any]) -> str:
     return " ".join(model.split())
 
 
+def headline(topology: Dict[str, Any], state: Dict[str, Any], width: int) -> List[str]:
+    """Return a host's first lines: processors, cores, nodes, memory, system."""
+    return _join(_headline(topology, state), " · ", width)
+
+
 def _headline(topology: Dict[str, Any], state: Dict[str, Any]) -> List[str]:
     packages = topology["packages"]
     parts = [f"{'?' if packages is None else packages} × {_short_model(topology)}"]
@@ -224,7 +240,7 @@ def _headline(topology: Dict[str, Any], state: Dict[str, Any]) -> List[str]:
     if contradicts(topology, state):
         total = value(state, "memory.total_bytes")
     if total:
-        parts.append(_size(total))
+        parts.append(size_words(total))
     system = [part for part in (value(state, "os.release"), value(state, "kernel.release")) if part]
     if value(state, "kernel.release"):
         system[-1] = f"kernel {system[-1]}"
@@ -248,8 +264,8 @@ def _node_table(topology: Dict[str, Any], doubtful: bool, width: int) -> List[st
     digits = max(len(cell) for row in cells for cell in row)
     rows = []
     for node in nodes:
-        free = _gib(node["free_bytes"]) + (" ⚠" if _starved(node) and not doubtful else "  ")
-        rows.append([str(node["node"]), _gib(node["memory_bytes"]), free, node["cpus"]])
+        free = gib(node["free_bytes"]) + (" ⚠" if _starved(node) and not doubtful else "  ")
+        rows.append([str(node["node"]), gib(node["memory_bytes"]), free, node["cpus"]])
     spread = len(numbers) * (digits + 1) - 1
     fixed = 4 + 3 + 2 + 8 + 2 + 10 + 1  # all but CPUs and distances, and what is between
     whole = fixed + min(max(len(row[3]) for row in rows), 24) + spread <= width
@@ -275,7 +291,8 @@ def _node_table(topology: Dict[str, Any], doubtful: bool, width: int) -> List[st
     return lines
 
 
-def _gib(count: Optional[int]) -> str:
+def gib(count: Optional[int]) -> str:
+    """Bytes for a column of a table: GiB with one digit after the point."""
     return "?" if count is None else f"{count / 2**30:.1f} G" if count else "none"
 
 
@@ -305,9 +322,14 @@ def _cache_words(topology: Dict[str, Any]) -> List[str]:
         letter = "d" if kind == "Data" and level == 1 else ""
         few, many = min(shared), max(shared)
         each = f"{few}" if few == many else f"{few}-{many}"
-        word = f"L{level}{letter} {_size(size)} × {len(shared)}"
+        word = f"L{level}{letter} {size_words(size)} × {len(shared)}"
         words.append(word + (f" ({each} threads each)" if many > 1 else ""))
     return words
+
+
+def device_lines(topology: Dict[str, Any], width: int) -> List[str]:
+    """Return the devices with their nodes as lines, where there are several nodes."""
+    return _labelled("devices", _device_words(topology), width)
 
 
 def _device_words(topology: Dict[str, Any]) -> List[str]:
@@ -319,6 +341,11 @@ def _device_words(topology: Dict[str, Any]) -> List[str]:
             node = "no node" if device["node"] is None else f"node {device['node']}"
             words.append(f"{' '.join(device['names'])}: {node}")
     return words
+
+
+def setting_lines(state: Dict[str, Any], width: int) -> List[str]:
+    """Return the settings that matter for placement as lines."""
+    return _labelled("settings", _setting_words(state), width)
 
 
 def _setting_words(state: Dict[str, Any]) -> List[str]:
@@ -367,7 +394,8 @@ def _fold(line: str, width: int, indent: str) -> List[str]:
     return textwrap.wrap(line, width, subsequent_indent=indent)
 
 
-def _marked(mark: str, sentence: str, width: int) -> List[str]:
+def marked(mark: str, sentence: str, width: int) -> List[str]:
+    """Return a sentence with a sign before it as lines of at most ``width`` columns."""
     return textwrap.wrap(f"{mark} {sentence}", width, subsequent_indent="  ")
 
 

@@ -25,13 +25,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from . import cpulist
 from .errors import Fault
 from .tools import numa_maps
 
 MIB = 1 << 20
+
+Pids = Union[int, Sequence[int]]
 
 # Path prefixes of mappings that have file= and yet are memory of the workload: mm/shmem.c and
 # ipc/shm.c name them, POSIX shared memory is in /dev/shm.
@@ -90,22 +92,24 @@ def processes(proc: str = "/proc") -> Dict[int, Stat]:
     return found
 
 
-def tree(root_pid: int, table: Dict[int, Stat]) -> List[int]:
-    """Return the measured tree, ascending: the root, its descendants, and its session's members.
+def roots_of(pids: Pids) -> List[int]:
+    """Return the roots of a measured tree as a list."""
+    return [pids] if isinstance(pids, int) else list(pids)
 
-    A session that the root leads is included so that a child which left its parent (a server
-    that put itself into the background) is still measured. Empty when the root has ended.
+
+def tree(roots: Pids, table: Dict[int, Stat]) -> List[int]:
+    """Return the measured tree, ascending: the roots, their descendants and sessions' members.
+
+    A session that a root leads is included so that a child which left its parent (a server that
+    put itself into the background) is still measured. Empty when all roots have ended.
     """
-    root = table.get(root_pid)
-    if root is None or root.state in "ZX":
-        return []
+    living = [pid for pid in roots_of(roots) if pid in table and table[pid].state not in "ZX"]
     children: Dict[int, List[int]] = {}
     for stat in table.values():
         children.setdefault(stat.parent, []).append(stat.pid)
     members: Set[int] = set()
-    waiting = [root_pid]
-    if root.session == root_pid:
-        waiting += [stat.pid for stat in table.values() if stat.session == root_pid]
+    led = {pid for pid in living if table[pid].session == pid}
+    waiting = [*living, *(stat.pid for stat in table.values() if stat.session in led)]
     while waiting:
         pid = waiting.pop()
         if pid not in members:
@@ -173,7 +177,7 @@ def _policy(mapping: Dict[str, Any]) -> str:
 
 
 def prove(
-    root_pid: int,
+    pids: Pids,
     cell: Dict[str, Any],
     topology: Dict[str, Any],
     *,
@@ -182,7 +186,8 @@ def prove(
 ) -> Dict[str, Any]:
     """Compare where a running tree's memory and threads are with what its cell expects.
 
-    ``cell`` and ``topology`` are as in the plan. ``buffers`` are bytes per node as a tool itself
+    ``pids`` is the root of the tree, or several. ``cell`` and ``topology`` are as in the plan.
+    ``buffers`` are bytes per node as a tool itself
     got them from move_pages(2) for its own buffers; given, they are judged in place of numa_maps.
 
     Returns a record whose ``ok`` is True (all that is required holds, all that is an outcome is
@@ -196,14 +201,16 @@ def prove(
     absent = False
     try:
         table = processes(proc)
-        members = tree(root_pid, table)
-        if not members:
-            raise _Unprovable(f"process {root_pid} has ended", absent=True)
-        if table[root_pid].name == "numactl":
-            raise _Unprovable("numactl has not yet started the workload", absent=True)
-        cpus = _prove_cpus(root_pid, members, expects.get("cpus") or {"proof": "outcome"}, proc)
+        roots = roots_of(pids)
+        members = tree(roots, table)
+        for pid in roots:
+            if pid not in members:
+                raise _Unprovable(f"process {pid} has ended", absent=True)
+            if table[pid].name == "numactl":
+                raise _Unprovable("numactl has not yet started the workload", absent=True)
+        cpus = _prove_cpus(members, expects.get("cpus") or {"proof": "outcome"}, proc)
         memory = _prove_memory(
-            root_pid,
+            roots,
             members,
             expects.get("memory") or {"proof": "outcome"},
             buffers,
@@ -238,7 +245,7 @@ def _one_visible_node(topology: Dict[str, Any]) -> bool:
 
 
 def _prove_memory(
-    root_pid: int,
+    roots: List[int],
     members: List[int],
     expects: Dict[str, Any],
     buffers: Optional[Dict[str, int]],
@@ -251,7 +258,7 @@ def _prove_memory(
         if buffers is not None:
             found = _from_buffers(buffers, threads)
         else:
-            found = _from_numa_maps(root_pid, members, proc)
+            found = _from_numa_maps(roots, members, proc)
     except _Unprovable as why:
         return {"ok": None, "reason": str(why), "absent": why.absent}
     pages, lumps = found["pages_bytes"], found["lumps"]
@@ -306,7 +313,7 @@ def _from_buffers(buffers: Dict[str, int], threads: int) -> Dict[str, Any]:
     }
 
 
-def _from_numa_maps(root_pid: int, members: List[int], proc: str) -> Dict[str, Any]:
+def _from_numa_maps(roots: List[int], members: List[int], proc: str) -> Dict[str, Any]:
     pages: Dict[int, int] = {}
     policies: Dict[str, int] = {}
     interleaved: Dict[int, int] = {}
@@ -326,7 +333,7 @@ def _from_numa_maps(root_pid: int, members: List[int], proc: str) -> Dict[str, A
             ) from None
         except (FileNotFoundError, ProcessLookupError):
             if not os.path.exists(f"{proc}/{pid}/stat"):
-                if pid == root_pid:
+                if pid in roots:
                     raise _Unprovable(f"process {pid} has ended", absent=True) from None
                 continue  # a child that ended has no memory to prove
             raise _Unprovable(
@@ -437,9 +444,7 @@ def _misplaced(
     raise Fault(f"a cell expects memory by an unknown rule: {expects['rule']!r}")
 
 
-def _prove_cpus(
-    root_pid: int, members: List[int], expects: Dict[str, Any], proc: str
-) -> Dict[str, Any]:
+def _prove_cpus(members: List[int], expects: Dict[str, Any], proc: str) -> Dict[str, Any]:
     allowed: Set[int] = set()
     seen: Set[int] = set()
     threads = 0
@@ -461,7 +466,7 @@ def _prove_cpus(
         allowed.update(cpulist.parse(listed[1]))
         seen.add(stat.last_cpu)
     if not threads:
-        return {"ok": None, "reason": f"process {root_pid} has ended", "absent": True}
+        return {"ok": None, "reason": f"process {members[0]} has ended", "absent": True}
     found = {
         "threads": threads,
         "allowed": cpulist.format(allowed),

@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 import difflib
 import random
+import re
 import shutil
 import textwrap
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-from . import SCHEMA, bindings, cpulist, tools
+from . import SCHEMA, bindings, changes, cpulist, tools
 from .errors import Fault
 from .paths import published
 
@@ -40,6 +42,7 @@ _KEYS: Dict[str, Tuple[Any, Any]] = {
     "blocks": (int, ...),
     "seed": (int, ...),
     "sweep": ((dict, list, type(None)), None),
+    "cases": (list, []),
     "headline": ((str, type(None)), None),
     "measure": (dict, {}),
     "collectors": ((bool, dict), True),
@@ -47,6 +50,14 @@ _KEYS: Dict[str, Tuple[Any, Any]] = {
     "time_limit_s": ((*_NUMBER, type(None)), None),
 }
 _TOOL_KEYS = {"name": (str, ...), "prefer": (list, []), "options": (dict, {})}
+_CASE_KEYS = {
+    "name": (str, ...),
+    "says": (str, ""),
+    "bindings": ((list, type(None)), None),
+    "options": (dict, {}),
+    "changes": (dict, {}),
+}
+_CASE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
 _SWEEP_KEYS = {"option": (str, ...), "values": (list, ...), "bindings": (list, ...)}
 _COLLECTOR_KEYS = {"perf": (bool, True), "interval_s": (_NUMBER, 1.0)}
 
@@ -56,16 +67,21 @@ def make(
 ) -> Plan:
     """Return the plan of a request on a topology; nothing is run but the tool's own search.
 
-    ``environment`` is ``{"numactl": path or None}``; without it the host's PATH is searched
-    when the topology is this host's own (``root`` "/"), else numactl is taken to be there.
+    ``environment`` is ``{"numactl": path or None, "root": where settings are, or None}``; without
+    it they are looked for when the topology is this host's own (``root`` "/"), else numactl and
+    every setting are taken to be there.
     Raises Fault for a request that is wrong, an explicit binding that the host cannot meet,
     and when no tool of ``prefer`` can be used.
     """
     request = check(request)
     topology = _set_aside(request, topology)
-    cells, skipped, warnings = bindings.resolve(request["bindings"], topology, request["baseline"])
+    wanted = [*request["bindings"]]
+    wanted += [one for case in request["cases"] for one in case["bindings"] or []]
+    cells, skipped, warnings = bindings.resolve(wanted, topology, request["baseline"])
     if environment is None and topology["root"] == "/":
-        environment = {"numactl": shutil.which("numactl")}
+        environment = {"numactl": shutil.which("numactl"), "root": "/"}
+    cells, absent = _in_cases(request, topology, cells, (environment or {}).get("root"))
+    skipped += absent
     if environment is not None and not environment["numactl"]:
         skipped += [_skip(cell, _NUMACTL) for cell in cells if cell["numactl"]]
         cells = [cell for cell in cells if not cell["numactl"]]
@@ -73,6 +89,11 @@ def make(
     tool, cells, unfit = _prepare_with_a_tool(request, topology, cells)
     skipped += unfit
     _say_differences(cells)
+    first = next(iter(request["cases"]), None)
+    if first and cells and not any(cell["role"] == "baseline" for cell in cells):
+        warnings.append(
+            f"nothing is compared: the baseline is not measured in the first case, {first['name']}"
+        )
     if request["control"]:
         twin = bindings.control(cells)
         if twin:
@@ -169,6 +190,26 @@ def left_s(plan: Plan, done: Any = ()) -> float:
     )
 
 
+def settings_of(plan: Plan, cell: Cell) -> Dict[str, str]:
+    """Return the host settings under which a cell's trials run, by name."""
+    return cell["changes"] if "changes" in cell else dict(plan["request"].get("changes") or {})
+
+
+def settings(plan: Plan) -> Dict[str, List[str]]:
+    """Return every host setting that any cell changes, with the values that it is given."""
+    found: Dict[str, List[str]] = {}
+    for cell in plan["cells"]:
+        for name, value in settings_of(plan, cell).items():
+            if value not in found.setdefault(name, []):
+                found[name].append(value)
+    return found
+
+
+def settings_text(plan: Plan) -> str:
+    """Return every host setting with its values for a reader: ``vm.swappiness = 0 or 60``."""
+    return ", ".join(f"{name} = {' or '.join(v)}" for name, v in settings(plan).items())
+
+
 # --- the request ------------------------------------------------------------------------------
 
 
@@ -204,9 +245,10 @@ def check(request: Any) -> Dict[str, Any]:
                 "the usual one is 1.0",
             )
         request["collectors"] = collectors
-    for name, value in request["changes"].items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise Fault(f"changes: {name!r}: {value!r} is not a text", 'write it like "0"')
+    _check_changes(request["changes"], "changes")
+    request["cases"] = _checked_cases(request["cases"])
+    if request["cases"] and _sweeps(request):
+        raise Fault("the request has cases and a sweep", "write the sweep's values as cases")
     names = {bindings.parse(b).name for b in request["bindings"]}
     if request["baseline"] not in (None, "cores", "cpus"):
         names.add(bindings.parse(request["baseline"]).name)
@@ -219,6 +261,35 @@ def check(request: Any) -> Dict[str, Any]:
             if asked.name not in names:
                 raise Fault(f"sweep: {asked.text} is not among the bindings", "add it to bindings")
     return request
+
+
+def _check_changes(given: Dict[Any, Any], where: str) -> None:
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise Fault(f"{where}: {name!r}: {value!r} is not a text", 'write it like "0"')
+        changes.path_of(name)
+
+
+def _checked_cases(given: List[Any]) -> List[Dict[str, Any]]:
+    cases = []
+    for entry in given:
+        case = _keys(entry, _CASE_KEYS, "a case")
+        name = case["name"]
+        if not _CASE_NAME.match(name) or name == "control":
+            raise Fault(
+                f"{name!r} cannot name a case",
+                "use small letters, digits and _ . + -; control is the A/A control's",
+            )
+        case["says"] = case["says"] or name
+        for other in cases:
+            for key in ("name", "says"):
+                if other[key] == case[key]:
+                    raise Fault(f"two cases have the {key} {case[key]!r}", "each needs its own")
+        _check_changes(case["changes"], f"case {name}: changes")
+        for binding in case["bindings"] or []:
+            bindings.parse(binding)
+        cases.append(case)
+    return cases
 
 
 def _sweeps(request: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -260,6 +331,59 @@ _WORDS = {
 
 def _shown(value: Any) -> str:
     return textwrap.shorten(repr(value), 60, placeholder="…")
+
+
+# --- cases ------------------------------------------------------------------------------------
+
+
+def _in_cases(
+    request: Dict[str, Any], topology: Dict[str, Any], cells: List[Cell], root: Optional[str]
+) -> Tuple[List[Cell], List[Dict[str, str]]]:
+    """Return every cell in each case of its binding, and the skips of what this host cannot set.
+
+    Only the first case's cells of the baseline binding are baselines. ``root`` is where settings
+    are looked for, None to take them to be there.
+    """
+    for cell in cells:
+        cell.update(case=None, changes=dict(request["changes"]))
+    if not request["cases"]:
+        return cells, []
+    baselines = [cell["id"] for cell in cells if cell["role"] == "baseline"]
+    made: List[Cell] = []
+    skipped: List[Dict[str, str]] = []
+    for case in request["cases"]:
+        first = case is request["cases"][0]
+        ids = _asked_for(request, topology, case["bindings"])
+        values = {**request["changes"], **case["changes"]}
+        absent = [changes.absent(name, Path(root)) for name in values] if root else []
+        for cell in cells:
+            if cell["id"] not in ids:
+                continue
+            alone = [cell["id"]] == baselines
+            one = {
+                **copy.deepcopy(cell),
+                "id": f"{cell['id']}/{case['name']}",
+                "label": case["says"] + ("" if alone else f", {cell['label']}"),
+                "role": cell["role"] if first else "cell",
+                "case": {"name": case["name"], "says": case["says"]},
+                "changes": values,
+            }
+            if any(absent):
+                skipped.append(_skip(one, "; ".join(why for why in absent if why)))
+            else:
+                made.append(one)
+    return made, skipped
+
+
+def _asked_for(
+    request: Dict[str, Any], topology: Dict[str, Any], asked: Optional[List[Any]]
+) -> Set[str]:
+    """Return the ids of the cells of a case's bindings; those of the experiment where None."""
+    found = bindings.resolve(asked or request["bindings"], topology, request["baseline"])[0]
+    if asked:  # a baseline that is only compared with is no part of the case
+        own = {cell["id"] for cell in bindings.resolve(asked, topology)[0]}
+        found = [cell for cell in found if cell["role"] != "baseline" or cell["id"] in own]
+    return {cell["id"] for cell in found}
 
 
 # --- tool and sizes ---------------------------------------------------------------------------
@@ -320,6 +444,9 @@ class _Preparation:
     def prepare(self, cell: Cell) -> bool:
         """Complete a cell in place; False (and a skip) when it cannot be measured here."""
         options = dict(self.request["tool"]["options"])
+        for case in self.request["cases"]:
+            if cell["case"] and case["name"] == cell["case"]["name"]:
+                options.update(case["options"])
         base = self._ready.get(cell["baseline"])
         if cell["sweep"]:
             options[cell["sweep"]["option"]] = cell["sweep"]["value"]
@@ -456,10 +583,36 @@ def _say_differences(cells: Sequence[Cell]) -> None:
             cell["notes"].append(
                 f"compared as a whole with {base['id']}: CPUs and memory policy both differ"
             )
-        for option in sorted(set(cell["options"]) | set(base["options"])):
-            mine, its = cell["options"].get(option), base["options"].get(option)
-            if mine != its:
-                cell["notes"].append(f"{option} is {mine} here, {its} in {base['id']}")
+        if cell["case"]:
+            continue  # to differ in options is what a case is for: ``terms`` shows them
+        for option, mine in differing(cell, base).items():
+            its = base["options"].get(option)
+            cell["notes"].append(f"{option} is {mine} here, {its} in {base['id']}")
+
+
+def differing(cell: Cell, base: Cell) -> Dict[str, Any]:
+    """Return the options of a cell that are not those of another cell, None for one it lacks."""
+    names = sorted(set(cell["options"]) | set(base["options"]))
+    mine, its = cell["options"], base["options"]
+    return {name: mine.get(name) for name in names if mine.get(name) != its.get(name)}
+
+
+def terms(plan: Plan, cell: Cell) -> str:
+    """Return what is special about a case's cell in words: its options and its host settings.
+
+    Options are named where they are not those of the cell that it is compared with, or, of that
+    cell itself, where the case sets them.
+    """
+    base = next((one for one in plan["cells"] if one["id"] == cell["baseline"]), None)
+    cases = {case["name"]: case for case in plan["request"].get("cases") or []}
+    if base is not None:
+        options = differing(cell, base)
+    else:
+        own = cases.get((cell.get("case") or {}).get("name"), {}).get("options") or {}
+        options = {name: cell["options"].get(name) for name in own}
+    said = [f"{name}: {'not set' if value is None else value}" for name, value in options.items()]
+    said += [f"{name} = {value}" for name, value in settings_of(plan, cell).items()]
+    return ", ".join(said)
 
 
 def _warnings(
@@ -484,8 +637,8 @@ def _warnings(
             "fewer than two nodes have memory that may be used: local and remote memory cannot "
             "be compared on the same CPUs here"
         )
-    if request["changes"]:
-        what = ", ".join(f"{name} = {value}" for name, value in request["changes"].items())
+    what = settings_text({"request": request, "cells": cells})
+    if what:
         warnings.append(f"changes the host while it measures, with --allow-host-changes: {what}")
     return warnings
 
@@ -529,18 +682,34 @@ def text(plan: Plan, width: int = 100) -> str:
         put(warning, "⚠ ", "  ")
     labels = max((len(cell["label"]) for cell in cells), default=0)
     column = " " * (min(labels, 30) + 2)
+    shown: Dict[str, str] = {}
+    said: Set[str] = set()
     for cell in cells:
         lines.append("")
         label = f"{cell['label']:<{len(column)}}"
+        if len(cell["label"]) + 2 > len(column):
+            lines.append(cell["label"])
+            label = column
         if cell["role"] == "control" or cell["sweep"]:
-            first = cell["id"].partition("/")[0]
+            first = cell["baseline"] if cell.get("case") else cell["id"].partition("/")[0]
             threads = _count(cell["threads"], "thread")
             put(f"all as {first}; {threads}{_against(cell)}", label, column)
             continue
-        put(_where(cell), label, column)
-        put(" ".join(cell["numactl"]) or "started without numactl", column)
-        put(_proof(cell), column)
+        binding = cell["id"].partition("/")[0]
+        if binding in shown:  # in another case
+            put(f"bound as {shown[binding]}{_against(cell)}", label, column)
+        else:
+            put(_where(cell), label, column)
+            put(" ".join(cell["numactl"]) or "started without numactl", column)
+            put(_proof(cell), column)
+        shown.setdefault(binding, cell["id"])
+        special = terms(plan, cell) if cell.get("case") else ""
+        if special:
+            put(f"with {special}", column)
         for note in cell["notes"]:
+            if note in said and cell.get("case"):
+                continue
+            said.add(note)
             put(note, column + "· ", column + "  ")
     if plan["skipped"]:
         lines += ["", "skipped:"]
@@ -564,6 +733,9 @@ def summary(plan: Plan) -> str:
         kind = "A/A control" if cell["role"] == "control" else cell["binding"]
         kinds[kind] = kinds.get(kind, 0) + 1
     listed = ", ".join(kind if n == 1 else f"{n} {kind}" for kind, n in kinds.items())
+    cases = {cell["case"]["name"] for cell in plan["cells"] if cell.get("case")}
+    if cases:
+        listed += f"; {_count(len(cases), 'case')}"
     blocks = plan["request"]["blocks"]
     cells = _count(len(plan["cells"]), "cell") + (f" ({listed})" if listed else "")
     total = duration(plan["estimate"]["total_s"])

@@ -133,6 +133,10 @@ class Child:
         self._peak_bytes: Optional[int] = None
         self._inherited_bytes = _high_water("self") or 0
 
+    def owns(self, pid: int) -> bool:
+        """Tell whether a process is one of this trial's: the program, or what it has started."""
+        return pid in descendants(self.warden)
+
     def open_gate(self) -> None:
         """Let a gated child become its program."""
         self.started = time.monotonic()

@@ -114,6 +114,7 @@ class _Run:
     ) -> None:
         self.plan = plan
         self.request = plan["request"]
+        self.wanted = planning.settings(plan)
         self.out = out
         self.allowed = allow_host_changes
         self._emit = emit
@@ -178,6 +179,7 @@ class _Run:
                 "tools": {self.plan["tool"]["name"]: self.plan["tool"]["version"]},
                 "plan": self.plan,
                 "changes": [],
+                "settings": {},
                 "times": {},
                 "sha256": {},
             }
@@ -276,40 +278,45 @@ class _Run:
 
     def _check_leave(self) -> None:
         # Without its changes it would be another experiment, and resumed with them a mixture.
-        wanted = self.request.get("changes") or {}
-        if wanted and not self.allowed:
-            what = ", ".join(f"{name} to {value}" for name, value in wanted.items())
+        if self.wanted and not self.allowed:
             raise Fault(
-                f"nothing is measured: this experiment sets {what} while it measures, and may not",
+                f"nothing is measured: this experiment sets {planning.settings_text(self.plan)} "
+                "while it measures, and may not",
                 "allow it with --allow-host-changes (what was set before is put back), or take "
                 "`changes` out of the experiment",
             )
+        self.host_changes.refuse(list(self.wanted))
 
-    def _change_host(self, lock: int) -> None:
-        wanted = self.request.get("changes") or {}
-        if not self.allowed:
-            if changes.pending(self.record):
-                self.warn(
-                    "an earlier run left host settings changed: `numalab restore` puts them back"
-                )
-        elif wanted:
-            for line in self.host_changes.announce(wanted):
-                self.warn(line)
-            self.guard = guard.start(self.record, self.host_changes.root, {lock})
-            self.host_changes.apply(wanted)
+    def _clear_leftovers(self) -> None:
+        """Put back what an earlier run left changed, before this host is looked at."""
+        if self.wanted:
+            for entry in changes.put_back(self.record, self.host_changes.root)["changes"]:
+                if entry["restored"]:
+                    self.warn(f"an earlier run had left {entry['name']} changed: put back")
+        elif changes.pending(self.record):
+            self.warn("an earlier run left host settings changed: `numalab restore` puts them back")
+
+    def _record_settings(self, lock: int) -> None:
+        if not self.wanted:
+            return
+        for line in self.host_changes.announce(self.wanted):
+            self.warn(line)
+        self.guard = guard.start(self.record, self.host_changes.root, {lock})
+        self.host_changes.begin(self.wanted, self.manifest.get("settings"))
+        self.manifest["settings"] = self.host_changes.usual
 
     # --- the run ------------------------------------------------------------------------------
 
     def run(self, changes_root: Path, lock: int) -> Event:
+        self.host_changes = changes.HostChanges(
+            self.record, self.out / "changes.json", changes_root
+        )
         self._check_leave()
         self._open()
         if self.manifest["status"] == "complete" and len(self.done) == len(self.plan["order"]):
             self._emit_plan()
             return self._end("complete")
         self._find_tool()
-        self.host_changes = changes.HostChanges(
-            self.record, self.out / "changes.json", changes_root
-        )
         process.adopt_orphans()
         try:
             with self._signals():
@@ -354,11 +361,13 @@ class _Run:
         failure: Optional[Fault] = None
         try:
             self._clear_half_finished()
+            self._clear_leftovers()
             self._look_at_host()
             self.manifest.update(status="running", ended=None)
             journal.write_json(self.out / "manifest.json", self.manifest)
             self._make_ready(lock)
-            self._change_host(lock)
+            self._record_settings(lock)
+            journal.write_json(self.out / "manifest.json", self.manifest)
             bench = trial.Bench(
                 self.plan,
                 self.topology,
@@ -367,6 +376,7 @@ class _Run:
                 self.found,
                 lock,
                 self.stopped,
+                self.host_changes if self.wanted else None,
             )
             self._emit_plan()
             self._trials(bench)

@@ -35,6 +35,7 @@ _FILES = {  # value: the whole text
     "kernel.perf_event_paranoid": "proc/sys/kernel/perf_event_paranoid",
     "kernel.release": "proc/sys/kernel/osrelease",
     "kernel.version": "proc/version",
+    "lab.guest": "etc/numalab-lab",  # written by the lab's guests (lab/guest-init)
     "vm.lru_gen": "sys/kernel/mm/lru_gen/enabled",
     "vm.nr_hugepages": "proc/sys/vm/nr_hugepages",
     "vm.swappiness": "proc/sys/vm/swappiness",
@@ -80,12 +81,15 @@ def value(state: Dict[str, Entry], name: str) -> Any:
 
 
 def emulated(topology: Dict[str, Any], state: Dict[str, Entry]) -> Tuple[bool, Optional[str]]:
-    """Return whether the machine is emulated in software, and why it is taken to be (or None).
+    """Return whether the machine is emulated, and why it is taken to be (or None).
 
-    Times measured on such a machine say nothing about hardware. A guest under KVM or another
-    hypervisor runs on the hardware and is not emulated. A QEMU machine that shows no sign of KVM
-    counts as emulated.
+    Times measured on such a machine say nothing about nodes. A guest under KVM or another
+    hypervisor runs on the hardware and is not emulated, but for a guest of numalab's lab: its
+    nodes are made up, whatever runs it. A QEMU machine that shows no sign of KVM counts as
+    emulated.
     """
+    if value(state, "lab.guest"):
+        return True, value(state, "lab.guest")
     if "QEMU TCG" in (topology.get("model") or ""):
         return True, f"the CPU calls itself {topology['model']}"
     if value(state, "virt.hypervisor") in ("tcg", "qemu"):

@@ -2,7 +2,10 @@
 
 A tool speaks one of two protocols (its driver says which). *handshake*: it prints a line
 ``{"event":"ready",…}``, waits for ``go``, measures, prints ``{"event":"result",…}`` and waits for
-``quit``, so that proofs and collectors stay outside the measured time. *sampled*: it runs by
+``quit``, so that proofs and collectors stay outside the measured time. ``ready`` may carry
+``"pids"``, those of its processes that are to be proven and collected with all that is below them
+(else the whole tool), and ``"nothing_yet": true`` when it holds no memory before ``go`` that
+could prove anything; both may carry ``"buffers"``, its memory by node. *sampled*: it runs by
 itself; collectors are attached before its first instruction and its placement is looked at while
 it runs, seldom and ever more seldom.
 
@@ -24,7 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import SCHEMA, bindings, collectors, journal, placement, process
+from . import SCHEMA, bindings, changes, collectors, journal, placement, process
+from . import plan as planning
 from . import topology as topology_module
 from .errors import Fault
 from .paths import published
@@ -55,6 +59,7 @@ class Bench(NamedTuple):
     found: Dict[str, Any]  # what the driver's find() returned
     lock: int  # the descriptor of the host's measuring lock
     stopped: Callable[[], bool]
+    host: Optional[changes.HostChanges] = None  # recorded, where cells change host settings
 
 
 def raw_name(trial: int, cell: str, kind: str) -> str:
@@ -98,13 +103,14 @@ class _Trial:
         # A tool that starts what is measured by itself binds it by itself.
         prefix = [] if getattr(bench.driver, "BINDS_ITSELF", False) else self.cell["numactl"]
         self.argv = [*prefix, *bench.driver.argv(bench.found, self.options, self.cell)]
-        self.pids: List[int] = []  # what is proven and counted; empty: the child
         self.child: Optional[process.Child] = None
         self.collection: Optional[collectors.Collection] = None
         self.collected: Optional[Dict[str, Any]] = None
         self.proofs: List[Dict[str, Any]] = []
         self.warnings: List[str] = []
         self.failure: Optional[str] = None
+        self.settings: Dict[str, str] = {}
+        self.pids: List[int] = []  # that the tool named; else its whole tree
         self.read_to = 0  # how far the child's standard output has been read, in bytes
         self.proof_s = 0.0
         self.warmup_s = float(self.timing.get("warmup_s") or 0.0)  # as planned, else as it was
@@ -119,6 +125,7 @@ class _Trial:
         kills_before = _out_of_memory_kills()
         try:
             try:
+                self._set_host()
                 self._check_room()
                 if self.bench.driver.PROTOCOL == "handshake":
                     self._start(talks=True)
@@ -134,6 +141,7 @@ class _Trial:
                 self.failure = str(fault)
             finally:
                 self._clean_up()
+            self._check_host()
             killed = _out_of_memory_kills() > kills_before
             record, metrics = self._conclude(began, killed)
         finally:
@@ -142,6 +150,24 @@ class _Trial:
         return record, metrics
 
     # --- before -------------------------------------------------------------------------------
+
+    def _set_host(self) -> None:
+        if self.bench.host:
+            self.settings = self.bench.host.enforce(
+                planning.settings_of(self.bench.plan, self.cell)
+            )
+
+    def _check_host(self) -> None:
+        """A setting that somebody changed meanwhile is a binding that did not hold."""
+        if self.bench.host:
+            try:
+                meddled = self.bench.host.meddled()
+            except Fault as fault:
+                meddled = [str(fault)]
+            if meddled and self.failure is None:
+                self.failure = "; ".join(meddled)
+            elif meddled:
+                self.warnings += meddled
 
     def _check_room(self) -> None:
         need = self.cell.get("need_bytes") or 0
@@ -181,8 +207,7 @@ class _Trial:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
-            pid = self.pids[0] if self.pids else self.child.pid
-            self.collection = collectors.start(self.cell, pid, asked)
+            self.collection = collectors.start(self.cell, self.pids or self.child.pid, asked)
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None
@@ -194,12 +219,13 @@ class _Trial:
     def _converse(self) -> None:
         assert self.child is not None
         ready = self._expect("ready")
-        self.pids = list(ready.get("pids") or [])
         self.marks["ready"] = time.monotonic()
         # A tool's first touch of its memory is warm-up too, as its timing() plans it.
         spent = float(ready.get("setup_s") or 0.0) + float(ready.get("warmup_s") or 0.0)
         self.warmup_s = spent or self.warmup_s
-        self._prove("before", ready.get("buffers"))
+        self.pids = self._named(ready.get("pids"))
+        if ready.get("nothing_yet") is not True:
+            self._prove("before", ready.get("buffers"))
         self._attach()
         self.marks["go"] = time.monotonic()
         self.child.tell("go")
@@ -214,6 +240,18 @@ class _Trial:
             self.warnings.append(f"it did not end within {quit_s:.0f} s of `quit` and was killed")
         else:
             self._check_end()
+
+    def _named(self, pids: Any) -> List[int]:
+        """Return the processes that the tool names; they must be its own."""
+        assert self.child is not None
+        if pids is None:
+            return []
+        if not isinstance(pids, list) or not pids or not all(type(pid) is int for pid in pids):
+            raise _Failed(f'it said "pids": {json.dumps(pids)[:80]}, which is no list of processes')
+        for pid in pids:
+            if not self.child.owns(pid):
+                raise _Failed(f"it named process {pid}, which is none of its own")
+        return pids
 
     def _expect(self, event: str) -> Dict[str, Any]:
         """Return the tool's next record of this event; any other kind of line is a failure."""
@@ -292,8 +330,8 @@ class _Trial:
     def _prove(self, when: str, buffers: Optional[Dict[str, int]]) -> float:
         assert self.child is not None
         began = time.monotonic()
-        pid = self.pids[0] if self.pids else self.child.pid
-        proof = placement.prove(pid, self.cell, self.bench.topology, buffers=buffers)
+        pids = self.pids or self.child.pid
+        proof = placement.prove(pids, self.cell, self.bench.topology, buffers=buffers)
         took = time.monotonic() - began
         self.proof_s += took
         self.proofs.append({"when": when, "t_s": round(began - self.child.started, 3), **proof})
@@ -401,6 +439,8 @@ class _Trial:
             "sha256": sums,
             "warnings": self.warnings,
         }
+        if self.bench.host:
+            record["settings"] = self.settings
         return record, metrics
 
     def _read_output(self, ended: Optional[Dict[str, Any]]) -> List[Dict[str, Any]]:

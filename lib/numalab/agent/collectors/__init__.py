@@ -88,10 +88,10 @@ def aside(cell_cpus: Optional[str]) -> Optional[List[int]]:
 class Collection:
     """A running collection of one trial; ``start`` makes it, ``stop`` ends it."""
 
-    def __init__(self, cell: Dict[str, Any], pid: int, options: Dict[str, Any]) -> None:
+    def __init__(self, cell: Dict[str, Any], pids: placement.Pids, options: Dict[str, Any]) -> None:
         started = time.monotonic()
         self._cell = cell
-        self._pid = pid
+        self._pids = pids
         self._root = options.get("root") or "/"
         self._reasons: Dict[str, str] = {}
         self._before: Dict[str, Any] = {}
@@ -115,7 +115,7 @@ class Collection:
         from .. import placement
 
         table = placement.processes(os.path.join(self._root, "proc"))
-        members = placement.tree(self._pid, table)
+        members = placement.tree(self._pids, table)
         if not members:
             raise Unavailable("the workload had ended when perf was to be attached")
         return perf.Counting(members, self._root, aside(self._cell.get("cpus")))
@@ -157,7 +157,7 @@ class Collection:
                 record,
                 cpu.SOURCE,
                 lambda: cpu.difference(
-                    self._before["cpu"], after["cpu"], self._pid, self._cell.get("cpus"), own
+                    self._before["cpu"], after["cpu"], self._pids, self._cell.get("cpus"), own
                 ),
             )
         if self._perf:
@@ -176,14 +176,16 @@ class Collection:
         return record
 
 
-def start(cell: Dict[str, Any], pid: int, options: Optional[Dict[str, Any]] = None) -> Collection:
+def start(
+    cell: Dict[str, Any], pids: placement.Pids, options: Optional[Dict[str, Any]] = None
+) -> Collection:
     """Start collecting around a workload that waits to be told to measure (or runs already).
 
-    ``cell`` is as in the plan, ``pid`` the root of the measured tree. Options: ``perf`` (default
-    true), ``interval_s`` (seconds between samples, default none), ``root`` (default "/"). Returns
-    when everything counts; never raises.
+    ``cell`` is as in the plan, ``pids`` the root of the measured tree, or several. Options:
+    ``perf`` (default true), ``interval_s`` (seconds between samples, default none), ``root``
+    (default "/"). Returns when everything counts; never raises.
     """
-    return Collection(cell, pid, options or {})
+    return Collection(cell, pids, options or {})
 
 
 def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:

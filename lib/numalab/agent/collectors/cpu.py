@@ -59,14 +59,15 @@ def snapshot(root: str = "/") -> Dict[str, Any]:
 def difference(
     before: Dict[str, Any],
     after: Dict[str, Any],
-    root_pid: int,
+    pids: placement.Pids,
     cell_cpus: Optional[str],
     own: List[int],
 ) -> Dict[str, Any]:
     """Return the record of two snapshots.
 
-    ``cell_cpus`` is the cell's CPU list, None for all. ``own`` are processes of the measuring
-    itself (the agent, perf), counted neither as the workload nor as disturbance by name.
+    ``pids`` are the roots of the measured tree; ``cell_cpus`` is the cell's CPU list, None for
+    all. ``own`` are processes of the measuring itself (the agent, perf), counted neither as the
+    workload nor as disturbance by name.
     When the workload had ended and its parent has waited for it, its time is what the parent
     gained in children's time; ``tree_s`` is None when the parent is gone too.
     """
@@ -78,7 +79,7 @@ def difference(
         if cpu in after["cpus"]
     }
     table = after["processes"]
-    members = set(placement.tree(root_pid, table))
+    members = set(placement.tree(pids, table))
     used: Dict[int, float] = {}
     for pid, stat in table.items():
         earlier = before["processes"].get(pid)
@@ -91,9 +92,11 @@ def difference(
     of_cell = {cpu: states for cpu, states in cpus.items() if cpu in wanted}
     busy = sum(sum(s.values()) - sum(s[name] for name in _WAITING) for s in of_cell.values())
     steal = sum(states["steal"] for states in of_cell.values())
-    tree_s = sum(used[pid] for pid in members) if members else None
-    if not members and root_pid not in table:
-        tree_s = _waited_for(before["processes"], table, root_pid, tick)
+    roots = placement.roots_of(pids)
+    tree_s: Optional[float] = sum(used[pid] for pid in members)
+    if not members.issuperset(roots):  # what the others used would look like a disturbance
+        gone = len(roots) == 1 and roots[0] not in table
+        tree_s = _waited_for(before["processes"], table, roots[0], tick) if gone else None
     other_s = None if tree_s is None else max(0.0, busy - tree_s)
     capacity = elapsed * len(of_cell)
     least = max(2 * tick, _WORTH_NAMING * capacity)

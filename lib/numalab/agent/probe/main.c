@@ -45,8 +45,7 @@ static void on_signal(int number) {
     _exit(number == SIGALRM ? EXIT_TIME : EXIT_MEMORY);
 }
 
-static void die_with_parent(void) {
-    pid_t parent = getppid();
+void die_with(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(EXIT_FAILED);
@@ -79,8 +78,12 @@ static void expect_word(const char *word) {
 }
 
 static void report_placement(struct run *run, struct json *j) {
-    struct placement *p = allocate(1, sizeof *p);
-    placement_query(p, run->buffers, run->buffer_count);
+    struct placement *asked = NULL;
+    const struct placement *p = run->placement;
+    if (!p) {
+        p = asked = allocate(1, sizeof *asked);
+        placement_query(asked, run->buffers, run->buffer_count);
+    }
     if (p->reason) {
         json_text(j, "buffers", NULL);
     } else {
@@ -100,7 +103,7 @@ static void report_placement(struct run *run, struct json *j) {
     json_text(j, "buffers_reason", p->reason);
     json_whole(j, "buffer_pages", p->pages);
     json_whole(j, "buffer_pages_asked", p->sampled);
-    free(p);
+    free(asked);
 }
 
 static void report_pages(struct run *run, struct json *j) {
@@ -126,6 +129,7 @@ static size_t need_bytes(const struct options *o) {
     case LATENCY: return o->bytes + o->bytes / o->stride * sizeof(uint32_t);
     case LOADED: return 2 * o->bytes + o->bytes / o->stride * sizeof(uint32_t);
     case BANDWIDTH: return o->bytes;
+    case ALLOCATE: return o->scenario == OVERSUBSCRIBE ? 0 : o->bytes;
     default: return (size_t)o->cpu_count * page_size();
     }
 }
@@ -180,9 +184,9 @@ static void converse(const struct options *o, const struct measurement *mode) {
 
 int main(int argc, char **argv) {
     static const struct measurement *const modes[MODES] = {
-        &STREAM_MODE, &LATENCY_MODE, &LOADED_MODE, &BANDWIDTH_MODE, &CORE_TO_CORE_MODE};
+        &STREAM_MODE, &LATENCY_MODE, &LOADED_MODE, &BANDWIDTH_MODE, &CORE_TO_CORE_MODE, &ALLOCATE_MODE};
     struct options options;
-    die_with_parent();
+    die_with(getppid());
     options_read(&options, argc, argv);
     set_limits(&options);
     converse(&options, modes[options.mode]);

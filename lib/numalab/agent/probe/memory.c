@@ -9,7 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { BIND = 2, QUERY = 1 << 18 }; /* MPOL_BIND of linux/mempolicy.h; pages asked about */
+/* MPOL_BIND and MPOL_F_MEMS_ALLOWED of linux/mempolicy.h; pages asked about at most */
+enum { BIND = 2, ALLOWED = 4, QUERY = 1 << 18 };
 static const size_t HUGE_ALIGNMENT = (size_t)2 << 20;
 
 size_t page_size(void) {
@@ -52,11 +53,20 @@ static size_t huge_page_bytes(void) {
     return (size_t)kib * 1024;
 }
 
+struct nodes {
+    unsigned long mask[MAX_NODES / (8 * sizeof(unsigned long))];
+};
+
+static struct nodes one_node(int node) {
+    struct nodes set = {{0}};
+    size_t width = 8 * sizeof *set.mask;
+    set.mask[(size_t)node / width] = 1ul << ((size_t)node % width);
+    return set;
+}
+
 static void bind_to(struct buffer *buffer, size_t mapped, int node) {
-    unsigned long mask[MAX_NODES / (8 * sizeof(unsigned long))] = {0};
-    size_t width = 8 * sizeof *mask;
-    mask[(size_t)node / width] = 1ul << ((size_t)node % width);
-    if (syscall(SYS_mbind, buffer->base, mapped, BIND, mask, (unsigned long)MAX_NODES, 0) != 0)
+    struct nodes set = one_node(node);
+    if (syscall(SYS_mbind, buffer->base, mapped, BIND, set.mask, (unsigned long)MAX_NODES, 0) != 0)
         die(EXIT_ARGUMENTS, "--memory-node %d cannot be used: %s", node, strerror(errno));
 }
 
@@ -124,47 +134,92 @@ void buffer_inspect(struct buffer *buffer) {
         fclose(file);
 }
 
-/* Asks move_pages(2) without target nodes, which only tells. Of large buffers it asks about
- * pages drawn at random, one from each of equal stretches: equal steps would meet every second
- * node only of an interleaved buffer. */
+void policy_bind(int node) {
+    struct nodes set = one_node(node);
+    if (syscall(SYS_set_mempolicy, BIND, set.mask, (unsigned long)MAX_NODES) != 0)
+        die(EXIT_FAILED, "memory cannot be bound to node %d: %s", node, strerror(errno));
+}
+
+int nodes_allowed(bool allowed[MAX_NODES]) {
+    struct nodes set = {{0}};
+    size_t width = 8 * sizeof *set.mask;
+    int count = 0;
+    if (syscall(SYS_get_mempolicy, NULL, set.mask, (unsigned long)MAX_NODES, NULL, ALLOWED) != 0)
+        return 0;
+    for (size_t node = 0; node < MAX_NODES; node++)
+        count += allowed[node] = set.mask[node / width] >> (node % width) & 1;
+    return count;
+}
+
+static size_t pages_of(const struct buffer *buffer) {
+    return (buffer->bytes + buffer->page - 1) / buffer->page;
+}
+
+/* Kept from one question to the next: where a node is to be full, asking must take no memory. */
+static struct {
+    void **addresses;
+    int *nodes;
+    size_t room;
+} scratch;
+
+size_t placement_reserve(const struct buffer *buffer) {
+    size_t pages = pages_of(buffer), asked = pages < QUERY ? pages : QUERY;
+    if (scratch.room >= asked)
+        return asked;
+    free(scratch.addresses);
+    free(scratch.nodes);
+    scratch.addresses = allocate(asked, sizeof *scratch.addresses);
+    scratch.nodes = allocate(asked, sizeof *scratch.nodes);
+    scratch.room = asked;
+    touch((char *)scratch.addresses, (char *)(scratch.addresses + asked));
+    touch((char *)scratch.nodes, (char *)(scratch.nodes + asked));
+    return asked;
+}
+
+/* Asks move_pages(2) without target nodes, which only tells: a node, or an error below 0. Of
+ * large buffers it asks about pages drawn at random, one from each of equal stretches: equal
+ * steps would meet every second node only of an interleaved buffer. The answers are overwritten
+ * by the next question. Returns their number; 0: the kernel refuses, errno says why. */
+size_t placement_nodes(int **nodes, const struct buffer *buffer) {
+    uint64_t random = 88172645463325252u; /* xorshift64 (Marsaglia 2003) */
+    size_t pages = pages_of(buffer), asked = placement_reserve(buffer);
+    *nodes = scratch.nodes;
+    for (size_t i = 0; i < asked; i++) {
+        size_t first = part_start(pages, (int)i, (int)asked, 1);
+        size_t next = part_start(pages, (int)i + 1, (int)asked, 1);
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        scratch.addresses[i] = buffer->base + (first + random % (next - first)) * buffer->page;
+    }
+    if (syscall(SYS_move_pages, 0, asked, scratch.addresses, NULL, scratch.nodes, 0) != 0)
+        return 0;
+    return asked;
+}
+
 void placement_query(struct placement *placement, const struct buffer *buffers, int count) {
     memset(placement, 0, sizeof *placement);
-    uint64_t random = 88172645463325252u; /* xorshift64 (Marsaglia 2003) */
     for (int b = 0; b < count && !placement->reason; b++) {
         const struct buffer *buffer = &buffers[b];
-        size_t pages = (buffer->bytes + buffer->page - 1) / buffer->page;
-        size_t asked = pages < QUERY ? pages : QUERY;
-        void **addresses = allocate(asked, sizeof *addresses);
-        int *status = allocate(asked, sizeof *status);
-        for (size_t i = 0; i < asked; i++) {
-            size_t first = part_start(pages, (int)i, (int)asked, 1);
-            size_t next = part_start(pages, (int)i + 1, (int)asked, 1);
-            random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-            addresses[i] = buffer->base + (first + random % (next - first)) * buffer->page;
-        }
-        placement->pages += (long)pages;
+        size_t on[MAX_NODES] = {0}, absent = 0, unknown = 0;
+        int *nodes;
+        size_t asked = placement_nodes(&nodes, buffer);
+        placement->pages += (long)pages_of(buffer);
         placement->sampled += (long)asked;
-        if (syscall(SYS_move_pages, 0, asked, addresses, NULL, status, 0) != 0) {
+        if (!asked)
             placement->reason = errno == ENOSYS ? "this kernel has no move_pages"
                                 : errno == EPERM ? "move_pages is not permitted here"
                                                  : "move_pages failed";
-        } else {
-            size_t on[MAX_NODES] = {0}, absent = 0, unknown = 0;
-            for (size_t i = 0; i < asked; i++) {
-                if (status[i] >= 0 && status[i] < MAX_NODES)
-                    on[status[i]]++;
-                else if (status[i] == -ENOENT)
-                    absent++;
-                else
-                    unknown++;
-            }
-            double each = (double)buffer->bytes / (double)asked;
-            for (int node = 0; node < MAX_NODES; node++)
-                placement->bytes[node] += (uint64_t)((double)on[node] * each + 0.5);
-            placement->absent += (uint64_t)((double)absent * each + 0.5);
-            placement->unknown += (uint64_t)((double)unknown * each + 0.5);
+        for (size_t i = 0; i < asked; i++) {
+            if (nodes[i] >= 0 && nodes[i] < MAX_NODES)
+                on[nodes[i]]++;
+            else if (nodes[i] == -ENOENT)
+                absent++;
+            else
+                unknown++;
         }
-        free(addresses);
-        free(status);
+        double each = asked ? (double)buffer->bytes / (double)asked : 0;
+        for (int node = 0; node < MAX_NODES; node++)
+            placement->bytes[node] += (uint64_t)((double)on[node] * each + 0.5);
+        placement->absent += (uint64_t)((double)absent * each + 0.5);
+        placement->unknown += (uint64_t)((double)unknown * each + 0.5);
     }
 }

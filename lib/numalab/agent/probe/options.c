@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 static const char *const MODE_NAMES[MODES] = {"stream", "latency", "loaded", "bandwidth",
-                                              "core-to-core"};
+                                              "core-to-core", "allocate"};
 static const char *const PAGES_NAMES[] = {"auto", "default", "base", "thp", "hugetlb"};
+static const char *const SCENARIO_NAMES[SCENARIOS] = {"touch", "elsewhere",     "fork",
+                                                      "file",  "oversubscribe", "balance"};
 
 static const char USAGE[] =
     "usage: probe MODE [OPTION]...\n"
@@ -21,6 +23,7 @@ static const char USAGE[] =
     "  loaded        the same on the first CPU while the others read, by injection delay\n"
     "  bandwidth     bandwidth of all threads by mix of reads and writes\n"
     "  core-to-core  time of a cache line's way from one CPU to another, for every pair\n"
+    "  allocate      where the pages of new memory come to lie, and what that took\n"
     "\n"
     "options of every mode\n"
     "  --cpus LIST         CPUs in the order in which threads take them (default: the affinity\n"
@@ -41,7 +44,19 @@ static const char USAGE[] =
     "  --stride N          latency, loaded: bytes between the places of the chase (default 64)\n"
     "  --delays N,N...     loaded: loop turns after every 512 bytes that a thread reads\n"
     "  --mixes M,M...      bandwidth: reads, writes, 1:1, 2:1, 3:1 (lines read : written)\n"
-    "  --max-cpus N        core-to-core: only the first N CPUs\n";
+    "  --max-cpus N        core-to-core: only the first N CPUs\n"
+    "options of allocate\n"
+    "  --scenario NAME     touch, elsewhere (touched on --other-cpu), fork (the child writes on\n"
+    "                      --other-cpu), file (read here, then on --other-cpu), oversubscribe\n"
+    "                      (by a child that may be killed), balance (memory on --other-node is\n"
+    "                      read here for --seconds)\n"
+    "  --home N            the node of the CPUs: the one that is filled and watched\n"
+    "  --other-cpu N, --other-node N\n"
+    "                      a CPU of another node, and that node\n"
+    "  --fill N|node       first read so many bytes of a file into the page cache of the node;\n"
+    "                      node: until it is full\n"
+    "  --drop              then drop the page cache of the host (needs root)\n"
+    "  --directory DIR     where the file is (default /var/tmp); it has no name and no content\n";
 
 const char *mode_name(enum mode mode) {
     return MODE_NAMES[mode];
@@ -49,6 +64,10 @@ const char *mode_name(enum mode mode) {
 
 const char *pages_name(enum pages pages) {
     return PAGES_NAMES[pages];
+}
+
+const char *scenario_name(enum scenario scenario) {
+    return SCENARIO_NAMES[scenario];
 }
 
 static long long whole(const char *option, const char *text, long long least, long long most) {
@@ -226,6 +245,10 @@ static const struct option {
     {"--repeats", 1 << STREAM, true}, {"--seconds", ALL, true},
     {"--stride", CHASE, true},      {"--delays", 1 << LOADED, true},
     {"--mixes", 1 << BANDWIDTH, true}, {"--max-cpus", 1 << CORE_TO_CORE, true},
+    {"--scenario", 1 << ALLOCATE, true}, {"--home", 1 << ALLOCATE, true},
+    {"--other-cpu", 1 << ALLOCATE, true}, {"--other-node", 1 << ALLOCATE, true},
+    {"--fill", 1 << ALLOCATE, true}, {"--drop", 1 << ALLOCATE, false},
+    {"--directory", 1 << ALLOCATE, true},
 };
 
 static const struct option *find_option(const char *text, size_t length, enum mode mode) {
@@ -266,6 +289,20 @@ static void set(struct options *o, const char **list, const char *name, char *va
         read_delays(o, value);
     else if (!strcmp(name, "--mixes"))
         read_mixes(o, value);
+    else if (!strcmp(name, "--scenario"))
+        o->scenario = (enum scenario)word(name, value, SCENARIO_NAMES, SCENARIOS);
+    else if (!strcmp(name, "--home"))
+        o->home = (int)whole(name, value, 0, MAX_NODES - 1);
+    else if (!strcmp(name, "--other-cpu"))
+        o->other_cpu = (int)whole(name, value, 0, MAX_CPUS - 1);
+    else if (!strcmp(name, "--other-node"))
+        o->other_node = (int)whole(name, value, 0, MAX_NODES - 1);
+    else if (!strcmp(name, "--fill"))
+        o->fill = strcmp(value, "node") ? size(name, value) : SIZE_MAX;
+    else if (!strcmp(name, "--drop"))
+        o->drop = true;
+    else if (!strcmp(name, "--directory"))
+        o->directory = value;
     else
         o->max_cpus = (int)whole(name, value, 2, MAX_CPUS);
 }
@@ -288,6 +325,12 @@ static void complete(struct options *o) {
         die(EXIT_ARGUMENTS, "core-to-core needs 2 CPUs");
     if (o->stride < LINE || o->stride > 1 << 20 || (o->stride & (o->stride - 1)))
         die(EXIT_ARGUMENTS, "--stride %zu: not a power of two from 64 to 1048576", o->stride);
+    if (o->mode == ALLOCATE && o->fill && o->home < 0)
+        die(EXIT_ARGUMENTS, "--fill: --home must name the node");
+    if (o->mode == ALLOCATE && o->scenario != TOUCH && o->scenario != OVERSUBSCRIBE &&
+        (o->other_cpu < 0 || o->other_node < 0))
+        die(EXIT_ARGUMENTS, "--scenario %s: --other-cpu and --other-node must name another node",
+            SCENARIO_NAMES[o->scenario]);
     size_t least = 64 * 1024 * (size_t)o->threads;
     if (o->mode != CORE_TO_CORE && o->bytes < least)
         die(EXIT_ARGUMENTS, "--bytes %zu: less than %zu, the least for %d threads", o->bytes,
@@ -309,6 +352,10 @@ void options_read(struct options *o, int argc, char **argv) {
                           .stride = LINE,
                           .repeats = 10,
                           .memory_node = -1,
+                          .home = -1,
+                          .other_cpu = -1,
+                          .other_node = -1,
+                          .directory = "/var/tmp",
                           .wait = true};
     if (argc < 2)
         die(EXIT_ARGUMENTS, "no mode is named (see --help)");

@@ -14,13 +14,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define PROBE_VERSION "1.0"
+#define PROBE_VERSION "1.1"
 #define PROBE_SCHEMA 1
 
 enum { MAX_CPUS = 8192, MAX_NODES = 1024, MAX_POINTS = 64, LINE = 64 };
 enum { EXIT_ARGUMENTS = 2, EXIT_MEMORY = 3, EXIT_TIME = 4, EXIT_FAILED = 5 };
 
-enum mode { STREAM, LATENCY, LOADED, BANDWIDTH, CORE_TO_CORE, MODES };
+enum mode { STREAM, LATENCY, LOADED, BANDWIDTH, CORE_TO_CORE, ALLOCATE, MODES };
+/* What is allocated, and who touches it: see allocate.c. */
+enum scenario { TOUCH, ELSEWHERE, FORK, READ_FILE, OVERSUBSCRIBE, BALANCE, SCENARIOS };
 enum pages { PAGES_AUTO, PAGES_DEFAULT, PAGES_BASE, PAGES_THP, PAGES_HUGETLB };
 
 /* Reads and writes in equal steps of a traffic: {2, 1} loads two lines and stores one. */
@@ -48,17 +50,25 @@ struct options {
     int max_cpus;
     double time_limit;
     bool wait;
+    enum scenario scenario;
+    int home;                  /* the node of the CPUs, or -1 */
+    int other_cpu, other_node; /* of another node, or -1 */
+    size_t fill;               /* bytes of page cache; SIZE_MAX: until the node is full */
+    bool drop;
+    char *directory;
 };
 
 /* --- main.c, options.c, json.c, selftest.c */
 _Noreturn void die(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void finish(int status); /* without destructors: other threads still run */
+void die_with(pid_t parent);       /* whose child the caller is */
 double now(void); /* seconds, CLOCK_MONOTONIC */
 void *allocate(size_t count, size_t size); /* zeroed; ends the program when there is none */
 
 void options_read(struct options *options, int argc, char **argv);
 const char *mode_name(enum mode mode);
 const char *pages_name(enum pages pages);
+const char *scenario_name(enum scenario scenario);
 int cpus_parse(const char *text, int **cpus); /* their number, or -1: not a list of CPUs */
 char *cpus_format(const void *set); /* a set of MAX_CPUS in the kernel's list format */
 int self_test(void);
@@ -94,6 +104,10 @@ void memory_check(size_t need); /* ends the program when the host cannot hold th
 void buffer_map(struct buffer *buffer, size_t bytes, enum pages pages, int memory_node);
 void buffer_inspect(struct buffer *buffer);
 void placement_query(struct placement *placement, const struct buffer *buffers, int count);
+size_t placement_nodes(int **nodes, const struct buffer *buffer); /* of the same pages each time */
+size_t placement_reserve(const struct buffer *buffer); /* takes the memory that asking needs */
+int nodes_allowed(bool allowed[MAX_NODES]); /* with memory; their number, 0: unknown */
+void policy_bind(int node);                          /* of the calling thread from now on */
 void touch(char *from, char *to); /* one write to every base page */
 
 /* --- team.c */
@@ -146,6 +160,7 @@ struct run {
     struct team *team;
     struct buffer buffers[2];
     int buffer_count;
+    const struct placement *placement; /* in place of a query, or NULL */
     double warmup_s, measure_s;
 };
 struct measurement {
@@ -156,7 +171,22 @@ struct measurement {
     void (*rows)(struct run *run, struct json *j); /* lines before the result, or NULL */
 };
 extern const struct measurement STREAM_MODE, LATENCY_MODE, LOADED_MODE, BANDWIDTH_MODE,
-    CORE_TO_CORE_MODE;
+    CORE_TO_CORE_MODE, ALLOCATE_MODE;
+
+/* --- fill.c: page cache */
+struct level {
+    uint64_t total, free, page_cache; /* bytes of a node */
+};
+struct fill {
+    uint64_t read; /* bytes of the file that were read */
+    struct level before, after;
+    uint64_t usable; /* bytes that could still be had there without reclaim */
+    int file;        /* while it is open its pages stay; -1: there is none */
+};
+struct level level_read(int node);
+int file_open(const char *directory, uint64_t bytes); /* unlinked, sparse */
+void fill_node(struct fill *fill, const struct options *options);
+uint64_t zones_usable(FILE *zoneinfo, int node, size_t page); /* for the self-test */
 
 /* stream.c, for the self-test */
 bool stream_kernels_right(size_t elements);

@@ -114,6 +114,45 @@ static void check_placement(void) {
     free(p);
 }
 
+static void check_zones(void) {
+    static const char text[] =
+        "Node 0, zone      DMA\n  per-node stats\n      nr_inactive_anon 7\n"
+        "  pages free     3840\n        boost    0\n        min      67\n        low      83\n"
+        "        high     99\n        protection: (0, 2933, 3899, 3899, 3899)\n"
+        "      nr_free_pages 3840\n  pagesets\n    cpu: 0\n              count: 0\n"
+        "              high:  5\n              high_min: 9\n"
+        "Node 0, zone   Normal\n  pages free     1000\n        high     300\n"
+        "        protection: (0, 0, 0, 100)\n"
+        "Node 0, zone  Movable\n  pages free     0\n        high     0\n"
+        "        protection: (0, 0, 0, 0)\n"
+        "Node 10, zone   Normal\n  pages free     50\n        high     30\n"
+        "        protection: (0)\n";
+    static const struct {
+        int node;
+        uint64_t usable;
+    } nodes[] = {{0, 600 * 4096}, {10, 20 * 4096}, {1, 0}};
+    for (size_t i = 0; i < 3; i++) {
+        FILE *file = fmemopen((void *)(uintptr_t)text, sizeof text - 1, "r");
+        if (!file)
+            die(EXIT_MEMORY, "not enough memory for the self-test");
+        check(zones_usable(file, nodes[i].node, 4096) == nodes[i].usable,
+              "usable memory is what lies above watermarks and protection");
+        fclose(file);
+    }
+}
+
+static void check_moves(void) {
+    struct buffer buffer;
+    int *nodes;
+    buffer_map(&buffer, 16 * page_size(), PAGES_BASE, -1);
+    touch(buffer.base, buffer.base + buffer.bytes);
+    size_t asked = placement_nodes(&nodes, &buffer);
+    int first = asked ? nodes[0] : 0;
+    check(asked == 0 || asked == 16, "every page of a small buffer is asked about");
+    check(placement_nodes(&nodes, &buffer) == asked && (!asked || nodes[0] == first),
+          "pages that nobody moves stay where they are");
+}
+
 int self_test(void) {
     check(stream_kernels_right(1) && stream_kernels_right(1003), "the STREAM kernels are right");
     check_chase(2, 64);
@@ -125,6 +164,8 @@ int self_test(void) {
     check_parts();
     check_traffic();
     check_placement();
+    check_zones();
+    check_moves();
     if (!failures)
         puts("self-test: ok");
     return failures ? EXIT_FAILED : 0;

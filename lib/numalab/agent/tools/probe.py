@@ -49,8 +49,9 @@ PROTOCOL = "handshake"
 Record = Dict[str, Any]
 
 SOURCES = (
-    "arch.h", "probe.h", "bandwidth.c", "core_to_core.c", "json.c", "latency.c", "loaded.c",
-    "main.c", "memory.c", "options.c", "selftest.c", "stream.c", "team.c", "traffic.c",
+    "arch.h", "probe.h", "allocate.c", "bandwidth.c", "core_to_core.c", "fill.c", "json.c",
+    "latency.c", "loaded.c", "main.c", "memory.c", "options.c", "selftest.c", "stream.c", "team.c",
+    "traffic.c",
 )  # fmt: skip
 FLAGS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-pthread")
 _NATIVE = ("-march=native", "-mcpu=native", None)  # the first that gives a working program
@@ -455,7 +456,7 @@ _THREAD = {
 }  # fmt: skip
 
 
-class _Line:
+class Line:
     """One line of output, which refuses what it does not understand."""
 
     def __init__(self, number: int, text: str) -> None:
@@ -505,7 +506,7 @@ def parse(text: str) -> List[Record]:
 
     Raises ParseError with the line that cannot be read, and when ready or result is missing.
     """
-    lines = [_Line(n, row) for n, row in enumerate(text.split("\n"), 1) if row]
+    lines = [Line(n, row) for n, row in enumerate(text.split("\n"), 1) if row]
     events = [line.record.get("event") for line in lines]
     if len(lines) < 2 or events[0] != "ready" or events[-1] != "result":
         first = lines[0] if lines and events[0] != "ready" else None
@@ -537,11 +538,12 @@ def parse(text: str) -> List[Record]:
         "bandwidth": _read_bandwidth,
     }  # fmt: skip
     found = _read_rows(result, rows) if mode == "core-to-core" else measured[mode](result, start)
-    places = [*_read_place(ready, start), *_read_place(result, end)]
+    places = [*read_place(ready, start), *read_place(result, end)]
     return [setup, *places, *found]
 
 
-def _read_place(line: _Line, record: Record) -> Iterable[Record]:
+def read_place(line: Line, record: Record) -> Iterable[Record]:
+    """Yield the records ``placement`` and ``thread`` of a line that has been checked."""
     when = record["event"]
     if record["buffers"] is None:
         reason = record["buffers_reason"] or "not told"
@@ -565,7 +567,7 @@ def _read_place(line: _Line, record: Record) -> Iterable[Record]:
         yield {"kind": "thread", "when": when, **line.check(thread, _THREAD, "threads")}
 
 
-def _read_stream(line: _Line, start: Record) -> List[Record]:
+def _read_stream(line: Line, start: Record) -> List[Record]:
     out = []
     keys = {"kernel": _WORD, "bytes": _WHOLE, "times_s": (list,)}
     kernels = [line.check(kernel, keys, "kernels") for kernel in line.record["kernels"]]
@@ -586,7 +588,7 @@ def _read_stream(line: _Line, start: Record) -> List[Record]:
     return out
 
 
-def _read_latency(line: _Line, start: Record) -> List[Record]:
+def _read_latency(line: Line, start: Record) -> List[Record]:
     samples = line.numbers(line.record["samples_ns"], "samples_ns", 3)
     return [{
         "kind": "latency", "samples_ns": samples, "median_ns": statistics.median(samples),
@@ -594,7 +596,7 @@ def _read_latency(line: _Line, start: Record) -> List[Record]:
     }]  # fmt: skip
 
 
-def _read_loaded(line: _Line, start: Record) -> List[Record]:
+def _read_loaded(line: Line, start: Record) -> List[Record]:
     out = []
     keys = {"delay": _WHOLE, "latency_ns": (list,), "bandwidth_gbs": (list,)}
     for entry in line.record["delays"]:
@@ -611,7 +613,7 @@ def _read_loaded(line: _Line, start: Record) -> List[Record]:
     return out
 
 
-def _read_bandwidth(line: _Line, start: Record) -> List[Record]:
+def _read_bandwidth(line: Line, start: Record) -> List[Record]:
     out = []
     for entry in line.record["mixes"]:
         point = line.check(entry, {"mix": _WORD, "samples_gbs": (list,)}, "mixes")
@@ -627,7 +629,7 @@ def _read_bandwidth(line: _Line, start: Record) -> List[Record]:
     return out
 
 
-def _read_rows(result: _Line, rows: List[_Line]) -> List[Record]:
+def _read_rows(result: Line, rows: List[Line]) -> List[Record]:
     if len(rows) != result.record["rows"]:
         raise result.wrong(f"{result.record['rows']} rows are told of, {len(rows)} are there")
     out: List[Record] = []

@@ -1,0 +1,391 @@
+"""Running guests: boot, reach, list and end them.
+
+Each guest has a folder in the cache: ``disk`` (what it changed of the image; it outlives a crash
+of the guest or of QEMU and ends with ``lab down``), ``image`` (the image's name), ``state.json``
+(the running QEMU), ``console`` and ``qemu.log``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numalab.agent import placement
+from numalab.agent.errors import Fault
+
+from . import hosts, image, inventory, qemu, tools
+
+_ATTEMPTS = 3  # emulated guests crash now and then, soon after their start
+_KVM_SIGN_S = 20.0  # a guest that KVM really runs reaches its init in 2 s
+_SIGN, _READY = "numalab-lab: started", "numalab-lab: ready"
+_BOOT_S, _LOGIN_S = 240.0, 90.0  # on a loaded machine without KVM; a quiet one needs 20
+_CLOCK_OFF_S = 2.0
+
+
+class Guest(NamedTuple):
+    """A guest as it is found: ``pid`` is None where no QEMU runs."""
+
+    name: str
+    pid: int | None
+    port: int | None
+    accelerator: str | None
+    since: float | None  # seconds of the epoch
+    why: str | None  # why none runs, though a disk is there; or what is wrong with a running one
+
+    @property
+    def running(self) -> bool:
+        """Whether its QEMU is there."""
+        return self.pid is not None
+
+
+def folder(name: str) -> Path:
+    """Return a guest's folder in the cache."""
+    return image.cache() / "guests" / name
+
+
+def key_file() -> Path:
+    """Return the private key that logs in to guests; made when there is none."""
+    path = image.cache() / "key"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with image.locked(path.with_name("key.lock"), lambda: None):
+            if not path.is_file():
+                part = path.with_name(f".key-{os.getpid()}")
+                command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "numalab-lab"]
+                subprocess.run([*command, "-f", str(part)], check=True, stdout=subprocess.DEVNULL)
+                part.with_name(part.name + ".pub").rename(path.with_name("key.pub"))
+                part.rename(path)
+    return path
+
+
+def known() -> list[Guest]:
+    """Return every guest that has a folder, running or not, by name."""
+    parent = image.cache() / "guests"
+    if not parent.is_dir():
+        return []
+    return [look(path.name) for path in sorted(parent.iterdir()) if (path / "disk").exists()]
+
+
+def look(name: str) -> Guest:
+    """Return a guest as it is now; what its state file says counts only if its QEMU lives."""
+    home = folder(name)
+    if not (home / "disk").exists():
+        return Guest(name, None, None, None, None, None)
+    try:
+        state = json.loads((home / "state.json").read_text())
+    except FileNotFoundError:
+        return Guest(name, None, None, None, None, "it was not started")
+    except (OSError, ValueError) as error:
+        return Guest(name, None, None, None, None, f"its state cannot be read: {error}")
+    if not _is_ours(state):
+        return Guest(name, None, None, None, None, f"its QEMU is gone: {_last_words(home)}")
+    ready = _READY in _console(home)
+    return Guest(
+        name, state["pid"], state["port"], state["accelerator"], state["since"],
+        None if ready else "it is starting, or hangs",
+    )  # fmt: skip
+
+
+def up(name: str, say: image.Say) -> Guest:
+    """Boot a guest and return it when ssh works; one that runs already is returned as it is.
+
+    A guest whose QEMU died boots again from the disk it left. Raises Fault when it cannot be
+    booted; then, and when interrupted, no process stays behind.
+    """
+    host = hosts.load(name)
+    tools.need_for_guest(host.arch)
+    folder(name).mkdir(parents=True, exist_ok=True)
+    with _locked(name, say):
+        home = folder(name)
+        home.mkdir(exist_ok=True)
+        guest = look(name)
+        if guest.running:
+            if not guest.why and _over_ssh(guest, "true").returncode == 0:
+                inventory.write(known())
+                return guest
+            say(f"{name}: {guest.why or 'it does not answer'}; starting it again")
+            _end(name)
+        fresh = not (home / "disk").exists()
+        try:
+            _boot(host, say)
+        except BaseException:
+            _end(name)
+            if fresh:  # the console stays, to see why
+                for file in ("disk", ".disk", "image"):
+                    (home / file).unlink(missing_ok=True)
+            inventory.write(known())
+            raise
+        inventory.write(known())
+        return look(name)
+
+
+def down(name: str, say: image.Say) -> bool:
+    """End a guest and remove its disk; return whether there was one."""
+    home = folder(name)
+    if not home.is_dir():
+        return False
+    with _locked(name, say):
+        there = (home / "disk").exists()
+        _end(name)
+        shutil.rmtree(home)
+        inventory.write(known())
+    return there
+
+
+def ssh(guest: Guest, *command: str) -> list[str]:
+    """Return the ssh command that reaches a running guest."""
+    return ["ssh", *ssh_options(), "-p", str(guest.port), "root@127.0.0.1", *command]
+
+
+def ssh_options() -> list[str]:
+    """Return ssh's options for every guest: its key, and no memory of host keys."""
+    return [
+        *("-i", str(key_file())),
+        *("-o", "IdentitiesOnly=yes"),
+        *("-o", "StrictHostKeyChecking=no"),
+        *("-o", "UserKnownHostsFile=/dev/null"),
+        *("-o", "LogLevel=ERROR"),
+    ]
+
+
+def _boot(host: hosts.Host, say: image.Say) -> None:
+    home = folder(host.name)
+    made = _disk(host, say)
+    _need_memory(host)
+    key = key_file().with_name("key.pub").read_text().split()[1]
+    accelerators = ["tcg"] * _ATTEMPTS
+    if qemu.native(host) and _kvm_may_work():
+        accelerators.insert(0, "kvm")
+    why = ""
+    for accelerator in accelerators:
+        started = time.monotonic()
+        wiring = qemu.Wiring(
+            accelerator, made / "vmlinuz", made / "initrd", home / "disk",
+            _free_port(home), key, home / "console",
+        )  # fmt: skip
+        child = _start(host, wiring, home)
+        why = _wait(child, home, accelerator)
+        if accelerator == "kvm":
+            _remember_kvm(not why)
+        why = why or _log_in(look(host.name), child, home)
+        if not why:
+            kind = "under KVM" if accelerator == "kvm" else "emulated in software"
+            say(f"{host.name} is up after {time.monotonic() - started:.0f} s, {kind}")
+            return
+        _end(host.name)
+        said = f"KVM does not work here ({why}); emulating in software"
+        say(f"{host.name}: {said if accelerator == 'kvm' else why}")
+    raise Fault(f"{host.name} could not be booted: {why}", f"its console: {home / 'console'}")
+
+
+def _disk(host: hosts.Host, say: image.Say) -> Path:
+    """Make the guest's disk unless it left one; return the folder of the image under it."""
+    home = folder(host.name)
+    disk, name = home / "disk", home / "image"
+    if disk.exists():
+        made = image.cache() / "images" / name.read_text()
+        if not made.is_dir():
+            raise Fault(
+                f"{host.name} has a disk over an image that is gone ({made.name})",
+                f"numalab lab down {host.name} removes the disk",
+            )
+        if made.name != image.identity(host.arch):
+            say(f"{host.name} boots from its old disk; the image's recipe has changed since")
+        return made
+    made = image.ensure(host.arch, say)
+    name.write_text(made.name)
+    part = home / ".disk"
+    command = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", made / "disk", part]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Fault(f"{host.name}: its disk was not made: {done.stderr.strip()}")
+    part.rename(disk)
+    return made
+
+
+def _need_memory(host: hosts.Host) -> None:
+    text = Path("/proc/meminfo").read_text()
+    available = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
+    if available < host.total_memory:
+        raise Fault(
+            f"{host.name} needs {host.total_memory / 2**30:.1f} GiB of memory, "
+            f"{available / 2**30:.1f} GiB are available",
+            "end something, another guest for instance, or define a smaller host",
+        )
+
+
+def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Popen[bytes]:
+    wiring.console.write_bytes(b"")
+    with open(home / "qemu.log", "wb") as log:
+        child = subprocess.Popen(
+            qemu.argv(host, wiring),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # it stays when the command that started it ends
+        )
+    found = placement.processes().get(child.pid)
+    state = {
+        "schema": 1,
+        "pid": child.pid,
+        "started": found.started if found else None,
+        "boot_id": _boot_id(),
+        "port": wiring.port,
+        "accelerator": wiring.accelerator,
+        "since": time.time(),
+    }
+    _write(home / "state.json", json.dumps(state))
+    return child
+
+
+def _wait(child: subprocess.Popen[bytes], home: Path, accelerator: str) -> str:
+    """Wait until the guest's ssh server listens; return why it does not, else ""."""
+    began = time.monotonic()
+    while True:
+        said = _console(home)
+        if _READY in said:
+            return ""
+        if child.poll() is not None:
+            return f"it ended while it booted: {_last_words(home)}"
+        waited = time.monotonic() - began
+        if accelerator == "kvm" and _SIGN not in said and waited > _KVM_SIGN_S:
+            return f"no sign of life in {_KVM_SIGN_S:.0f} s"
+        if waited > _BOOT_S:
+            return f"it was not ready in {_BOOT_S:.0f} s"
+        time.sleep(0.2)
+
+
+def _log_in(guest: Guest, child: subprocess.Popen[bytes], home: Path) -> str:
+    """Log in once and see that the clock is right; return why that cannot be done, else ""."""
+    deadline = time.monotonic() + _LOGIN_S
+    while time.monotonic() < deadline and child.poll() is None:
+        asked = time.time()
+        done = _over_ssh(guest, "date +%s.%N")
+        if done.returncode != 0:
+            time.sleep(0.5)
+            continue
+        off = float(done.stdout) - (asked + time.time()) / 2
+        if abs(off) > _CLOCK_OFF_S:
+            done = _over_ssh(guest, f"date -s @{time.time():.1f}")
+        return "" if done.returncode == 0 else f"its clock cannot be set: {done.stderr.strip()}"
+    if child.poll() is not None:
+        return f"it ended while it booted: {_last_words(home)}"
+    return f"ssh does not answer: {done.stderr.strip()}"
+
+
+def _over_ssh(guest: Guest, command: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(ssh(guest, command), capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess([], 255, "", "no answer in 30 s")
+
+
+def _end(name: str) -> None:
+    """End a guest's QEMU, if it is there, and forget it; the disk stays."""
+    file = folder(name) / "state.json"
+    try:
+        state = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return
+    for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+        if not _is_ours(state):
+            break
+        os.kill(state["pid"], number)
+        deadline = time.monotonic() + patience
+        while _is_ours(state) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    if _is_ours(state):
+        raise Fault(f"the QEMU of {name} (process {state['pid']}) does not end", "see to it")
+    file.unlink()
+
+
+def _is_ours(state: dict[str, Any]) -> bool:
+    """Tell whether the QEMU that a state names still lives: its number may be another's now."""
+    if state["boot_id"] != _boot_id():
+        return False
+    found = placement.processes().get(state["pid"])
+    return found is not None and found.started == state["started"] and found.state not in "ZX"
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _console(home: Path) -> str:
+    try:
+        return (home / "console").read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+_WORDS = r"Kernel panic.*|Unable to mount root.*|BUG: .*|Oops: .*|Internal error: .*|double fault.*"
+
+
+def _last_words(home: Path) -> str:
+    """What the guest's kernel, else QEMU, said last of its end."""
+    found = re.search(_WORDS, _console(home))
+    if found:
+        return f"the guest crashed ({found.group(0).strip()})"
+    with suppress(FileNotFoundError):
+        lines = (home / "qemu.log").read_text(errors="replace").strip().splitlines()
+        told = [line for line in lines if "warning:" not in line]
+        if told:
+            return told[-1]
+    return "it was killed, or shut down from within"
+
+
+def _free_port(home: Path) -> int:
+    """A port that nothing listens on, the one of the last boot if that is one."""
+    try:
+        last = json.loads((home / "port").read_text())
+    except (OSError, ValueError):
+        last = 0
+    for port in (last, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as QEMU does
+            probe.bind(("127.0.0.1", port))
+            chosen = probe.getsockname()[1]
+            _write(home / "port", str(chosen))
+            return chosen
+    raise Fault("no port is free on 127.0.0.1")
+
+
+def _kvm_may_work() -> bool:
+    """Whether to try KVM: not where it is absent or failed since this machine was booted."""
+    if not os.path.exists("/dev/kvm"):
+        return False
+    try:
+        return json.loads(_kvm_file().read_text()) != {"boot_id": _boot_id(), "works": False}
+    except (OSError, ValueError):
+        return True
+
+
+def _remember_kvm(works: bool) -> None:
+    _write(_kvm_file(), json.dumps({"boot_id": _boot_id(), "works": works}))
+
+
+def _kvm_file() -> Path:
+    return image.cache() / "kvm.json"
+
+
+@contextmanager
+def _locked(name: str, say: image.Say) -> Iterator[None]:
+    lock = folder(name).with_name(f"{name}.lock")
+    with image.locked(lock, lambda: say(f"waiting: another numalab works on {name}")):
+        yield
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,152 @@
+"""Host definitions: ``lab/hosts/NAME.yml``, what a guest's machine looks like."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from numalab import home
+from numalab.agent.errors import Fault
+
+_SIZE = re.compile(r"(\d+) ?(MiB|GiB)\Z")
+_UNITS = {"MiB": 2**20, "GiB": 2**30}
+
+
+class Host(BaseModel):
+    """One host definition; ``name`` is the file's stem."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    says: str
+    arch: Literal["x86_64", "aarch64"]
+    processor: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
+    model: str | None = Field(default=None, pattern=r"^[ -~]{1,47}$")  # CPUID holds 47 bytes
+    sockets: int = Field(ge=1, le=64)
+    nodes: int = Field(ge=1, le=64)
+    cores: int = Field(ge=1, description="per node")
+    threads: int = Field(default=1, ge=1, le=2, description="per core")
+    memory: int = Field(description="bytes per node")
+    distances: list[list[int]]
+    kernel: str = Field(default="", pattern=r"^[\w.,=:/ -]*$", description="words for the kernel")
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _bytes(cls, given: Any) -> int:
+        found = _SIZE.match(str(given))
+        if not found:
+            raise ValueError("is not a size like 512 MiB or 2 GiB")
+        size = int(found.group(1)) * _UNITS[found.group(2)]
+        if size < 128 * 2**20:
+            raise ValueError("is too little for a node: 128 MiB at least")
+        return size
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Host:
+        if self.nodes % self.sockets and (self.cores * self.nodes) % self.sockets:
+            raise ValueError("the cores do not divide evenly over the sockets")
+        if self.nodes > self.sockets and self.nodes % self.sockets:
+            raise ValueError("the nodes do not divide evenly over the sockets")
+        if len(self.distances) != self.nodes or any(
+            len(row) != self.nodes for row in self.distances
+        ):
+            raise ValueError(f"distances: {self.nodes} nodes need {self.nodes} rows of as many")
+        for i, row in enumerate(self.distances):
+            for j, distance in enumerate(row):
+                # ACPI 6.5, table 5-68: 10 is a node's own; QEMU takes 254 at most
+                if (distance != 10) if i == j else not 11 <= distance <= 254:
+                    raise ValueError(
+                        f"distances: {distance} from node {i} to node {j}: "
+                        "a node is 10 from itself and 11 to 254 from others"
+                    )
+        if self.model and self.arch != "x86_64":
+            raise ValueError("model: only an x86 CPU can be given a name of its own")
+        if self.cpus > 255:
+            raise ValueError(f"{self.cpus} CPUs: 255 are the most that this machine model takes")
+        if re.search(r"(^| )--( |$)", self.kernel):
+            raise ValueError("kernel: -- ends the kernel's words")
+        return self
+
+    @property
+    def cpus(self) -> int:
+        """Hardware threads of the whole host."""
+        return self.nodes * self.cores * self.threads
+
+    @property
+    def total_memory(self) -> int:
+        """Bytes of the whole host."""
+        return self.nodes * self.memory
+
+
+def names() -> list[str]:
+    """Return the names of all defined hosts, sorted."""
+    return sorted(path.stem for path in _folder().glob("*.yml"))
+
+
+def load(name: str) -> Host:
+    """Read a host definition by name; Fault for an unknown name or a wrong or missing key."""
+    data = _read(name, ())
+    path = _folder() / f"{name}.yml"
+    try:
+        return Host(**{**data, "name": name})
+    except ValidationError as error:
+        raise Fault(f"{path}: {_explain(error)}", "see lab/README.md for the keys") from None
+
+
+def _folder() -> Path:
+    return home.root() / "lab" / "hosts"
+
+
+def _read(name: str, followed: tuple[str, ...]) -> dict[str, Any]:
+    """Return a file's keys over those of the host that it is like."""
+    path = _folder() / f"{name}.yml"
+    if not re.match(r"[a-z0-9][a-z0-9-]{0,62}\Z", name) or not path.is_file():
+        near = difflib.get_close_matches(name, names(), n=1)
+        who = f"{_folder() / followed[-1]}.yml: " if followed else ""
+        raise Fault(
+            f"{who}there is no host {name!r} in the lab",
+            (f"did you mean {near[0]}? " if near else "") + f"Known: {', '.join(names())}",
+        )
+    if name in followed:
+        raise Fault(
+            f"{path}: it is like itself ({' → '.join([*followed, name])})", "end the circle"
+        )
+    from numalab.experiments import _Loader  # refuses a key that stands twice
+
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise Fault(
+            f"{path}{where}: {getattr(error, 'problem', None) or error}", "the file must be YAML"
+        ) from None
+    except UnicodeDecodeError:
+        raise Fault(f"{path} is not UTF-8 text", "a host definition is YAML text") from None
+    if not isinstance(data, dict):
+        raise Fault(f"{path} holds no mapping of keys", "see any file in lab/hosts/")
+    if "name" in data:
+        raise Fault(f"{path}: it may not set 'name'", "the file's own name is the host's")
+    data = {str(key): value for key, value in data.items()}
+    like = data.pop("like", None)
+    return {**(_read(str(like), (*followed, name)) if like is not None else {}), **data}
+
+
+def _explain(error: ValidationError) -> str:
+    parts = []
+    for item in error.errors():
+        place = ".".join(str(step) for step in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+        if item["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(item["loc"][-1]), [*Host.model_fields, "like"], 1)
+            message = "unknown key" + (f", did you mean {near[0]}?" if near else "")
+        elif item["type"] == "missing":
+            message = "this key is missing"
+        parts.append(f"{place}: {message}" if place else message)
+    return "; ".join(dict.fromkeys(parts))

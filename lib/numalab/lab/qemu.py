@@ -1,0 +1,99 @@
+"""The QEMU command line of a guest: its machine from the definition, its wiring to 127.0.0.1."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import NamedTuple
+
+from .hosts import Host
+
+PROGRAMS = {"x86_64": "qemu-system-x86_64", "aarch64": "qemu-system-aarch64"}
+
+
+class Wiring(NamedTuple):
+    """What one boot of a guest is wired to."""
+
+    accelerator: str  # kvm or tcg
+    kernel: Path
+    initrd: Path
+    disk: Path
+    port: int  # on 127.0.0.1, forwarded to the guest's ssh
+    key: str  # the public key that may log in, without its type
+    console: Path
+
+
+def native(host: Host) -> bool:
+    """Tell whether a host's architecture is this machine's: only then KVM can run it."""
+    return platform.machine() == host.arch
+
+
+def argv(host: Host, wiring: Wiring) -> list[str]:
+    """Return the command that boots a guest (qemu(1))."""
+    return [
+        PROGRAMS[host.arch],
+        *("-name", f"numalab-{host.name}"),
+        *_machine(host, wiring.accelerator),
+        *_nodes(host),
+        *("-kernel", str(wiring.kernel), "-initrd", str(wiring.initrd)),
+        *("-append", _kernel_words(host, wiring)),
+        # Flushes of the guest reach the file, so that what it synced outlives a killed QEMU.
+        *("-drive", f"file={_comma(wiring.disk)},if=virtio,format=qcow2,cache=writeback"),
+        *("-netdev", f"user,id=net0,hostfwd=tcp:127.0.0.1:{wiring.port}-:22"),
+        *("-device", "virtio-net-pci,netdev=net0,romfile="),
+        *("-serial", f"file:{_comma(wiring.console)}"),
+        # A guest that reboots or panics ends, and whoever started it sees that.
+        *("-nodefaults", "-display", "none", "-no-reboot"),
+    ]
+
+
+def _comma(value: object) -> str:
+    return str(value).replace(",", ",,")  # how QEMU's options quote one
+
+
+def _machine(host: Host, accelerator: str) -> list[str]:
+    processor = "host" if accelerator == "kvm" else host.processor
+    if host.arch == "x86_64":
+        machine = "pc"
+        if accelerator == "tcg":
+            processor += ",-cx16"  # with it QEMU 7.2 gives its guests double faults
+        if host.model:
+            processor += f",model-id={_comma(host.model)}"
+    else:
+        machine = f"virt,gic-version={'host' if accelerator == 'kvm' else '3'}"
+    accelerated = "kvm" if accelerator == "kvm" else "tcg,thread=multi,tb-size=512"
+    return ["-M", machine, "-accel", accelerated, "-cpu", processor, "-smp", _cpus(host)]
+
+
+def _cpus(host: Host) -> str:
+    """-smp: where a socket has several nodes, each is a die (x86) or cluster (aarch64) of it."""
+    inner = max(1, host.nodes // host.sockets)
+    cores = host.nodes * host.cores // host.sockets // inner
+    level = {"x86_64": "dies", "aarch64": "clusters"}[host.arch]
+    parts = [f"{host.cpus},sockets={host.sockets}"]
+    if inner > 1:
+        parts.append(f"{level}={inner}")
+    return ",".join([*parts, f"cores={cores}", f"threads={host.threads}"])
+
+
+def _nodes(host: Host) -> list[str]:
+    words = ["-m", f"{host.total_memory >> 20}M"]
+    each = host.cores * host.threads
+    for node in range(host.nodes):
+        cpus = f"{node * each}-{node * each + each - 1}"
+        words += ["-object", f"memory-backend-ram,id=m{node},size={host.memory >> 20}M"]
+        words += ["-numa", f"node,nodeid={node},cpus={cpus},memdev=m{node}"]
+    for i, row in enumerate(host.distances):
+        for j, distance in enumerate(row):
+            if i != j:
+                words += ["-numa", f"dist,src={i},dst={j},val={distance}"]
+    return words
+
+
+def _kernel_words(host: Host, wiring: Wiring) -> str:
+    console = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}[host.arch]
+    kernel = (
+        f"root=/dev/vda rw rootflags=noatime,noinit_itable console={console} init=/guest-init "
+        f"quiet mitigations=off nokaslr oops=panic panic=-1 {host.kernel}"
+    ).strip()
+    return f"{kernel} -- name={host.name} key={wiring.key} accelerator={wiring.accelerator}"
