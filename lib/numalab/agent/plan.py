@@ -14,7 +14,7 @@ import re
 import shutil
 import textwrap
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import SCHEMA, bindings, changes, cpulist, tools
 from .errors import Fault
@@ -503,7 +503,8 @@ class _Preparation:
         """Return the cells, each followed by its copies for the values of the sweeps.
 
         A value that a cell has anyway makes no copy. A copy is compared with the copy of its
-        cell's baseline that has the same value. Copies of a baseline are compared with nothing:
+        cell's baseline that has the same value, or with the baseline itself where the sweep has
+        no copies of that. Copies of a baseline are compared with nothing:
         a scaling curve compares numbers of threads, not bindings, and shows them as they are.
         Raises Fault when the tool accepts no value of a sweep.
         """
@@ -516,14 +517,16 @@ class _Preparation:
             # Baselines first: their copies are what the others are compared with.
             for cell in sorted(cells, key=lambda c: c["role"] != "baseline"):
                 if cell["id"] in ids:
-                    copies = self._copies(cell, option, sweep["values"])
+                    copies = self._copies(cell, option, sweep["values"], ids)
                     result[cell["id"]] += copies
                     made += len(copies)
             if not made and len(self.faults) > before:
                 raise self.faults[before]
         return [cell for group in result.values() for cell in group]
 
-    def _copies(self, cell: Cell, option: str, values: Sequence[Any]) -> List[Cell]:
+    def _copies(
+        self, cell: Cell, option: str, values: Sequence[Any], swept: Container[str]
+    ) -> List[Cell]:
         copies: List[Cell] = []
         own_cpus = self._own_cpus(cell)
         seen = [cell["options"].get(option)]
@@ -554,6 +557,8 @@ class _Preparation:
                 twin = self._ready.get(base["id"] + suffix)
                 if base["options"].get(option) == value:
                     twin = base
+                if twin is None and base["id"] not in swept:
+                    twin = base  # the option itself is what is compared
                 one["baseline"] = twin["id"] if twin else None
             if not self.prepare(one):
                 continue

@@ -85,6 +85,14 @@ def aside(cell_cpus: Optional[str]) -> Optional[List[int]]:
     return sorted(others) or None
 
 
+def _shares_cpus(cell: Dict[str, Any]) -> bool:
+    """Tell whether a tool's client was given CPUs that are the cell's too."""
+    from .. import cpulist
+
+    its = set(cpulist.parse((cell.get("options") or {}).get("client_cpus") or ""))
+    return bool(its) and (not cell.get("cpus") or bool(its & set(cpulist.parse(cell["cpus"]))))
+
+
 class Collection:
     """A running collection of one trial; ``start`` makes it, ``stop`` ends it."""
 
@@ -152,12 +160,17 @@ class Collection:
                     lambda m=module, n=name: m.difference(self._before[n], after[n]),
                 )
         if cpu.SOURCE in after:
-            own = placement.tree(os.getpid(), after["cpu"]["processes"])  # wardens, perf
+            own = placement.tree(os.getpid(), after["cpu"]["processes"])  # wardens, perf, clients
             self._try(
                 record,
                 cpu.SOURCE,
                 lambda: cpu.difference(
-                    self._before["cpu"], after["cpu"], self._pids, self._cell.get("cpus"), own
+                    self._before["cpu"],
+                    after["cpu"],
+                    self._pids,
+                    self._cell.get("cpus"),
+                    own,
+                    _shares_cpus(self._cell),
                 ),
             )
         if self._perf:
