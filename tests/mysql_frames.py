@@ -88,7 +88,7 @@ def run(
     """
     parts = [
         frames.measurements(cells, metric="queries_per_second", unit="1/s",
-                            experiment=experiment, tool="mysql", **measured)
+                            experiment=experiment, tool="mysql_server", **measured)
     ]  # fmt: skip
     for name, unit, source, of in (
         ("latency_p99", "ms", "tool", lambda c: 1e3 * c.threads / c.value * 2.1),
@@ -101,14 +101,17 @@ def run(
         ]
         parts.append(
             frames.measurements(other, metric=name, unit=unit, experiment=experiment,
-                                **{"tool": "mysql", **measured, "source": source,
+                                **{"tool": "mysql_server", **measured, "source": source,
                                    "seed": measured.get("seed", 0) + 1})
         )  # fmt: skip
     plan = frames.plan(cells)
     plan["request"] |= {"measure": measure or MEASURE, "experiment": experiment}
-    plan["tool"] = tool or {"name": "mysql", "version": "MySQL 8.4.3", "path": "/usr/sbin/mysqld"}
+    plan["tool"] = tool or {
+        "name": "mysql_server", "version": "MySQL 8.4.3; sysbench 1.0.20",
+        "path": "/usr/sbin/mysqld",
+    }  # fmt: skip
     for entry, cell in zip(plan["cells"], cells, strict=True):
-        entry["options"] = {"threads": cell.threads, **(options or {})}
+        entry["options"] = {"innodb_numa_interleave": "OFF", **(options or {})}
         entry["numactl"] = _numactl(cell)
         entry["sweep"] = None
         entry["notes"] = []

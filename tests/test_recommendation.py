@@ -121,6 +121,7 @@ def test_the_other_loads_are_told_too():
 
 
 def lines(policy, nodes, *, tool=None, cpus="0-15,32-47", **options):
+    options = {"innodb_numa_interleave": "OFF", **options}
     cells = mysql_frames.published_cells()
     chosen = Cell("interleave:0", 9e5, "unbound", cpus=cpus, cpu_nodes="0",
                   memory={"policy": policy, "nodes": nodes})  # fmt: skip
@@ -169,18 +170,26 @@ def test_the_lines_to_paste_say_the_measured_policy(policy, nodes, numactl, syst
 
 
 def test_mariadb_may_lack_the_variable_and_other_programs_have_none():
-    mariadb = {"name": "mysql", "version": "MariaDB 10.11.6", "path": "/usr/sbin/mariadbd"}
+    mariadb = {"name": "mysql_server", "version": "MariaDB 10.11.6", "path": "/usr/sbin/mysqld"}
     found = lines("bind", "0", tool=mariadb)
-    assert found["my.cnf"].lines == ["[mariadbd]", "loose_innodb_numa_interleave = OFF"]
+    assert found["my.cnf"].lines == ["[mariadbd]", "innodb_numa_interleave = OFF"]
     assert found["numactl"].lines[0].endswith(" mariadbd")
+    assert "my.cnf" not in lines("bind", "0", tool=mariadb, innodb_numa_interleave="")
     found = lines("bind", "0", tool={"name": "stream", "version": "5.10", "path": None})
     assert "my.cnf" not in found and found["numactl"].lines[0].endswith(" PROGRAM")
 
 
-def test_innodbs_own_interleaving_is_recommended_as_such():
-    found = lines("default", None, cpus=None, innodb_numa_interleave="ON")
-    assert list(found) == ["my.cnf"]
-    assert found["my.cnf"].lines == ["[mysqld]", "innodb_numa_interleave = ON"]
+def test_innodbs_own_interleaving_is_a_binding_not_a_load():
+    own = Cell("cpus-only:0/innodb_numa_interleave=ON", 9e5, None, cpus="0-15",
+               memory={"policy": "default", "nodes": None})  # fmt: skip
+    run = mysql_frames.run([*mysql_frames.published_cells(), own])
+    run.plan["cells"][-1]["options"]["innodb_numa_interleave"] = "ON"
+    found = recommendation.of(run)
+    assert found.cell == own.id and "all 8 bindings" in found.says and found.elsewhere == []
+    last = found.paste[-1]
+    assert last.where == "my.cnf"
+    assert last.lines == ["[mysqld]", "innodb_numa_interleave = ON"]
+    assert found.paste[0].lines == ["numactl --physcpubind=0-15 mysqld"]
 
 
 def test_it_reads_the_same_in_a_notebook_and_at_the_terminal():

@@ -345,7 +345,7 @@ def _named(name: str, side: Side) -> list[dict]:
         or (cell["binding"] == binding and cell["id"].partition("/")[2] == rest)
     ]
     if not found and ":" in binding:
-        meant = _resolved(binding, side.host["topology"])
+        meant = _resolved(binding, side)
         wanted = [(name, rest) for name in meant]
         found = [cell for cell in cells if cell["id"].partition("/")[::2] in wanted]
     if found:
@@ -356,13 +356,21 @@ def _named(name: str, side: Side) -> list[dict]:
     raise _Untestable(f"the run holds no {name} cell")
 
 
-def _resolved(binding: str, topology: dict[str, Any]) -> list[str]:
+def _resolved(binding: str, side: Side) -> list[str]:
     """The ids of the cells that a binding's name stands for on this host."""
     try:
-        cells, _, _ = bindings.resolve([binding], topology)
+        cells, _, _ = bindings.resolve([binding], left_to_cells(side.host, side.plan))
     except (Fault, KeyError):
         return []
     return [cell["id"] for cell in cells]
+
+
+def left_to_cells(host: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    """A host's topology without the CPUs that a tool's client had for itself in every cell."""
+    its = set(cpulist.parse((plan.get("client") or {}).get("cpus") or ""))
+    cpus = host["topology"]["cpus"]
+    mine = [{**cpu, "allowed": cpu["allowed"] and cpu["cpu"] not in its} for cpu in cpus]
+    return {**host["topology"], "cpus": mine}
 
 
 def _partners(cell: dict, candidates: list[dict]) -> list[dict]:

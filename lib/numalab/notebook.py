@@ -236,7 +236,7 @@ class View:
     def _full_nodes(self, places: dict[str, tuple[str, float]]) -> list[tuple[float, str]]:
         """After how many cores the first node is full, where the curve goes beyond."""
         cores: dict[int, set[str]] = {}
-        for cpu in self.run.host["topology"]["cpus"]:
+        for cpu in claims.left_to_cells(self.run.host, self.run.plan)["cpus"]:
             if cpu["online"] and cpu["allowed"] and cpu["node"] is not None:
                 cores.setdefault(cpu["node"], set()).add(cpu["siblings"] or str(cpu["cpu"]))
         first = len(cores[min(cores)]) if cores else 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from numalab import statistics
+from numalab import results, statistics
 from numalab.agent import bindings, cpulist
 from numalab.charts import tables
 from numalab.runs import Run, load_of
@@ -65,9 +65,10 @@ class _Compared:
 def suitable(run: Run) -> bool:
     """Say whether a run compares bindings with the default at all, in a metric that decides."""
     loads = _loads(run)
-    return bool(run.measures) and any(
-        len(cells) > 1 and _default(cells) is not None for cells in loads.values()
-    )
+    compared = any(len(cells) > 1 and _default(cells) is not None for cells in loads.values())
+    # several points (instances, pairs of nodes) are not one figure that decides
+    headline = next(iter(run.measures), None)
+    return compared and headline is not None and len(results.points(run, headline)) == 1
 
 
 def of(run: Run) -> Recommendation:
@@ -130,27 +131,23 @@ def of(run: Run) -> Recommendation:
 
 
 class _Judge:
-    """The run's first measure at its first point, verified rows only, and its A/A control."""
+    """The run's first measure, verified rows only, and its A/A control."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.metric = next(iter(run.measures))
+        self.point = results.points(run, self.metric)[0]
         self.better = run.measures[self.metric]["better"]
         self.unit = run.measures[self.metric]["unit"]
         self.words = tables.plain(self.metric)
         self.sign = 1 if self.better == "higher" else -1
-        self.rows = _verified(run, self.metric)
-        control = statistics.aa_interval(self.rows, self.metric, self._point)
+        self.rows = _verified(run, self.metric, self.point)
+        control = statistics.aa_interval(self.rows, self.metric, self.point)
         self.control = control
         # Which of two like cells was called the control is chance: 0.9 is as far off as 1 / 0.9.
         self.far = None
         if control.low is not None and control.n >= BLOCKS_NEEDED:
             self.far = max(control.high, 1 / control.low)
-
-    @property
-    def _point(self) -> str:
-        points = self.rows["point"].unique(maintain_order=True)
-        return points[0] if len(points) else ""
 
     def compare(self, cell: dict[str, Any], other: dict[str, Any], tried: int) -> _Compared:
         ratio = _ratio(self.rows, cell["id"], other["id"])
@@ -177,14 +174,13 @@ class _Judge:
         return f"the A/A control shows {shown} where nothing differs"
 
 
-def _verified(run: Run, metric: str) -> pl.DataFrame:
+def _verified(run: Run, metric: str, point: str) -> pl.DataFrame:
     rows = run.tool_rows(metric).filter(
         (pl.col("grade") == "verified") & pl.col("value").is_finite()
     )
     if "tool" in rows["source"]:  # a collector may count what the tool counts too
         rows = rows.filter(pl.col("source") == "tool")
-    first = rows["point"].unique(maintain_order=True)
-    return rows.filter(pl.col("point") == first[0]) if len(first) else rows
+    return rows.filter(pl.col("point") == point)
 
 
 def _ratio(rows: pl.DataFrame, cell: str, other: str) -> Ratio:
@@ -251,9 +247,9 @@ def _costs(
     for name, measure in run.measures.items():
         if name == judge.metric:
             continue
-        rows = _verified(run, name)
+        rows = _verified(run, name, judge.point)
         ratio = _ratio(rows, cell["id"], default["id"])
-        control = statistics.aa_interval(rows, name, rows["point"][0] if len(rows) else "")
+        control = statistics.aa_interval(rows, name, judge.point)
         said = statistics.effect(ratio.low, ratio.high, control.low, control.high, ratio.n)
         worse = said == statistics.EFFECT and (ratio.ratio > 1) == (measure["better"] == "lower")
         if worse:
@@ -263,10 +259,10 @@ def _costs(
 
 def _elsewhere(run: Run, judge: _Judge, chosen: dict[str, Any], first: str) -> Iterator[str]:
     """The same binding under the run's other loads."""
-    name = chosen["id"].partition("/")[0]
+    name = chosen["id"].removesuffix(f"/{first}" if first else "")
     for load, cells in _loads(run).items():
         default = _default(cells)
-        mine = next((c for c in cells if c["id"].partition("/")[0] == name), None)
+        mine = next((cell for cell in cells if cell["id"] == f"{name}/{load}"), None)
         if load == first or default is None or mine is None:
             continue
         one = judge.compare(mine, default, 1)
@@ -278,7 +274,7 @@ def _elsewhere(run: Run, judge: _Judge, chosen: dict[str, Any], first: str) -> I
                 verdict += ", a loss"
             elif not judge.gains(one):
                 verdict += ", not distinguishable"
-        yield f"{mine['label'].partition(', ')[2] or load}: {verdict}"
+        yield f"{load.replace('=', ' ')}: {verdict}"
 
 
 # ---------------------------------------------------------------- lines to paste
@@ -302,8 +298,9 @@ def paste(run: Run, cell: dict[str, Any]) -> list[Lines]:
         found.append(Lines(f"systemd: systemctl edit {unit}.service", _systemd(cell),
                            [] if policy == "default" else ["systemd 243 or newer"]))  # fmt: skip
         found.append(_docker(cell, program))
-    if server:
-        found.append(_my_cnf(cell, server, policy, nodes))
+    interleave = cell.get("options", {}).get("innodb_numa_interleave")
+    if server and interleave in ("ON", "OFF"):  # "": the server was built without it
+        found.append(_my_cnf(interleave, server, policy, nodes))
     return found
 
 
@@ -345,25 +342,16 @@ def _server(run: Run) -> str | None:
     return "mariadb" if "mariadb" in said else "mysql"
 
 
-def _my_cnf(cell: dict[str, Any], server: str, policy: str, nodes: str | None) -> Lines:
+def _my_cnf(value: str, server: str, policy: str, nodes: str | None) -> Lines:
     """InnoDB's own interleaving as it was in the cell; left out, it may be on by default."""
-    value = "ON" if _interleaves(cell) else "OFF"
-    name = "innodb_numa_interleave"
+    lines = ["[mariadbd]" if server == "mariadb" else "[mysqld]"]
+    lines.append(f"innodb_numa_interleave = {value}")
     if server == "mariadb":
-        return Lines(
-            "my.cnf",
-            ["[mariadbd]", f"loose_{name} = {value}"],
-            ["loose_: a MariaDB that is built without the variable starts all the same"],
-        )
+        return Lines("my.cnf", lines, ["some builds of MariaDB lack it, and refuse the line"])
     remark = "MySQL 8.4 and newer turn it on by default"
     if value == "OFF" and policy == "bind":
         remark += f"; then the buffer pool lies on all nodes, whatever binds it to node {nodes}"
-    return Lines("my.cnf", ["[mysqld]", f"{name} = {value}"], [remark])
-
-
-def _interleaves(cell: dict[str, Any]) -> bool:
-    asked = cell.get("options", {}).get("innodb_numa_interleave")
-    return asked is True or str(asked).upper() in ("ON", "1", "TRUE")
+    return Lines("my.cnf", lines, [remark])
 
 
 # ---------------------------------------------------------------- for a reader

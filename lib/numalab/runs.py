@@ -81,7 +81,7 @@ class Run:
         return [name for name in self.cells if load_of(name) == load]
 
     def _plain(self, rows: pl.DataFrame) -> pl.DataFrame:
-        copies = [name for name, cell in self.cells.items() if cell.get("sweep")]
+        copies = [name for name, cell in self.cells.items() if cell.get("sweep") and load_of(name)]
         plain = rows.filter(~pl.col("cell").is_in(copies))
         return plain if plain["value"].is_not_null().any() else rows
 
@@ -107,9 +107,16 @@ class Run:
         )
 
 
+_NO_LOAD = ("innodb_numa_interleave=ON", "innodb_numa_interleave=OFF")
+
+
 def load_of(cell: str) -> str:
-    """Return what a cell's id says beyond its binding: ``threads=2``, ``read-write``, or ""."""
-    return "/".join(part for part in cell.split("/")[1:] if part != "control")
+    """Return what a cell's id says beyond its binding: ``threads=2``, ``read-write``, or "".
+
+    InnoDB's own interleaving of its memory is a binding too, though an option sets it.
+    """
+    rest = cell.split("/")[1:]
+    return "/".join(part for part in rest if part != "control" and part not in _NO_LOAD)
 
 
 _KEYS = ("run", "host", "experiment", "profile", "seed", "status", "plan", "sha256")
