@@ -45,6 +45,39 @@ def test_a_binding_is_named_as_the_experiment_names_it():
     assert found.verdict == NOT_TESTABLE and "holds no cores:two-node" in found.because
 
 
+def test_a_cell_that_was_left_out_as_the_same_as_another_is_found_there():
+    """On a host without a second thread per core, 16 cores of a node are all CPUs of it."""
+    cells = [
+        Cell("cpus-only:0", 160.0, role="baseline", cpus="0-15"),
+        Cell("cpus-only:0/control", 160.0, "cpus-only:0", role="control", cpus="0-15"),
+        Cell("cores:16-spread", 80.0, "cpus-only:0", cpus="0-7,16-23"),
+    ]
+    asked = {"metric": QPS, "cell": "cores:node-node", "against": "cores:node-spread"}
+    run = mysql_frames.run(cells)
+    same = "it is the same as cpus-only:0 on this host"
+    run.plan["skipped"].append({"binding": "cores", "cell": "cores:16-node", "reason": same})
+    found = judged({**asked, "ratio_at_least": 1.9}, run)
+    assert found.verdict == SUPPORTED and found.cells == ["cpus-only:0", "cores:16-spread"]
+    run.plan["skipped"].append({"binding": "cores", "cell": "cores:16-spread", "reason": same})
+    run.plan["cells"].pop()
+    found = judged({**asked, "ratio_at_least": 1.9}, run)
+    assert found.verdict == NOT_TESTABLE and "are the same on this host" in found.because
+
+
+def test_a_host_of_one_node_cannot_say_what_a_node_does_better_than_the_host():
+    hidden, _ = hidden_and_shown()
+    free = {"policy": "default", "nodes": None}
+    cells = [
+        Cell("unbound", 8e4, role="baseline", cpus=None, cpu_nodes="0", memory=free),
+        Cell("local:0", 8e4, "unbound", cpus="0-63", cpu_nodes="0"),
+    ]
+    run = mysql_frames.run(cells)
+    object.__setattr__(run, "host", hidden.host)
+    asked = {"metric": QPS, "cell": "local", "against": "unbound", "ratio_at_least": 1.1}
+    found = judged(asked, run)
+    assert found.verdict == NOT_TESTABLE and "one node" in found.because
+
+
 # ---------------------------------------------------------------- a gap under two loads
 
 

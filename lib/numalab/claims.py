@@ -26,6 +26,7 @@ outside the A/A control's (see ``statistics.effect``).
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -327,6 +328,14 @@ def _pairs(predicate: Comparison, side: Side) -> list[tuple[dict, dict]]:
         if not left:
             raise _Untestable(f"no {predicate.cell} cell of the plan is ranked {predicate.pairs}")
     pairs = [(cell, partner) for cell in left for partner in _partners(cell, right)]
+    if [cell["id"] for cell in left] == [cell["id"] for cell in right]:
+        raise _Untestable(f"{predicate.cell} and {predicate.against} are the same on this host")
+    one_node = sum(bool(n["memory_bytes"]) for n in side.host["topology"]["nodes"]) == 1
+    if pairs and one_node and all(_cpus(a, side) == _cpus(b, side) for a, b in pairs):
+        raise _Untestable(
+            f"{predicate.cell} and {predicate.against} have the same CPUs and the same memory on "
+            "a host that shows one node"
+        )
     if not pairs:
         raise _Untestable(
             f"no {predicate.against} cell runs on the same CPUs as a {predicate.cell} cell"
@@ -345,8 +354,7 @@ def _named(name: str, side: Side) -> list[dict]:
         or (cell["binding"] == binding and cell["id"].partition("/")[2] == rest)
     ]
     if not found and ":" in binding:
-        meant = _resolved(binding, side)
-        wanted = [(name, rest) for name in meant]
+        wanted = [(_stands_for(one, side.plan), rest) for one in _resolved(binding, side)]
         found = [cell for cell in cells if cell["id"].partition("/")[::2] in wanted]
     if found:
         return found
@@ -354,6 +362,15 @@ def _named(name: str, side: Side) -> list[dict]:
         if str(skipped["binding"]).partition(":")[0] == binding.partition(":")[0]:
             raise _Untestable(f"{name} was skipped: {skipped['reason']}")
     raise _Untestable(f"the run holds no {name} cell")
+
+
+def _stands_for(cell: str, plan: dict[str, Any]) -> str:
+    """The id of the cell that was kept where this one is the same on this host."""
+    for skipped in plan.get("skipped", []):
+        same = re.fullmatch(r"it is the same as (\S+) on this host", skipped["reason"])
+        if same and skipped.get("cell") == cell:
+            return same.group(1)
+    return cell
 
 
 def _resolved(binding: str, side: Side) -> list[str]:
@@ -769,7 +786,12 @@ def _against_itself(metric: str) -> Comparison:
 
 
 def _cpu_count(cell: dict, side: Side) -> int:
-    return len(cpulist.parse(cell["cpus"] or bindings.usable_cpus(side.host["topology"])))
+    return len(cpulist.parse(_cpus(cell, side)))
+
+
+def _cpus(cell: dict, side: Side) -> str:
+    """A cell's CPUs; those of the host where it is not bound."""
+    return cell["cpus"] or bindings.usable_cpus(side.host["topology"])
 
 
 # ---------------------------------------------------------------- the same machine, nodes shown
@@ -838,8 +860,7 @@ def _same_cpus(side: Side, other: Side) -> list[tuple[dict, dict]]:
     """Cells of one load on the same CPUs, the partner without a memory policy."""
 
     def key(cell: dict, of: Side) -> tuple[str, str]:
-        cpus = cell["cpus"] or bindings.usable_cpus(of.host["topology"])
-        return cpus, cell["id"].partition("/")[2]
+        return _cpus(cell, of), cell["id"].partition("/")[2]
 
     free = {
         key(cell, other): cell

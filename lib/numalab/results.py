@@ -95,34 +95,47 @@ def _said(run: Run, row: dict) -> str:
 def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
     """Return several metrics' means per binding as one Markdown table; best of the first on top.
 
-    A metric of which no trial has a value is named below it with the reason.
+    Where the first metric has points (instances of a server), each has a row, in their order. A
+    metric of which no trial has a value is named below the table, with the reason.
     """
     rows = run.measurements.filter(
         pl.col("metric").is_in(list(metrics)) & pl.col("cell").is_in(run.load_cells(load))
     )
-    summary = statistics.summarise(rows)
-    columns: dict[str, tables.Source] = {"binding": "label"}
-    lines = []
-    frame = pl.DataFrame({"cell": run.load_cells(load)}).with_columns(
-        label=pl.col("cell").replace_strict({n: c["label"] for n, c in run.cells.items()})
+    means = statistics.summarise(rows).filter(pl.col("mean").is_not_null())
+    means = means.sort("source", descending=True).unique(  # the tool's own before a collector's
+        ["metric", "cell", "point"], keep="first", maintain_order=True
     )
+    lines, columns, frame = [], {}, None
     for name in metrics:
-        mine = summary.filter((pl.col("metric") == name) & (pl.col("point") == ""))
-        if not mine["mean"].is_not_null().any():
+        mine = means.filter(pl.col("metric") == name)
+        if mine.is_empty():
             reasons = rows.filter(pl.col("metric") == name)["reason"].drop_nulls().unique().sort()
-            lines.append(f"- not measured: {title(name)}{': ' if len(reasons) else ''}"
-                         + "; ".join(reasons.head(2)))  # fmt: skip
+            why = f": {'; '.join(reasons.head(2))}" if len(reasons) else ""
+            lines.append(f"- not measured: {title(name)}{why}")
             continue
-        mine = mine.sort("source", descending=True).unique("cell", keep="first")  # the tool's own
-        unit = "" if mine["unit"][0] == "1" else f" ({mine['unit'][0]})"
-        columns[f"{title(name)}{unit}"] = name
-        frame = frame.join(mine.select("cell", pl.col("mean").alias(name)), on="cell", how="left")
-    if len(columns) == 1:
+        unit = mine["unit"][0]
+        columns[title(name) + ("" if unit in ("1", "") else f" ({unit})")] = name
+        keys = ["cell", "point"] if (mine["point"] != "").any() else ["cell"]
+        mine = mine.select(*keys, pl.col("mean").alias(name))
+        if frame is None:
+            frame = mine if "point" in keys else mine.with_columns(point=pl.lit(""))
+        else:
+            frame = frame.join(mine, on=keys, how="left")
+    if frame is None:
         return "\n".join(lines) or "Nothing was measured."
-    first = list(columns.values())[1]
-    better = run.measures.get(str(first), {}).get("better", "higher")
-    frame = frame.sort(str(first), descending=better == "higher", nulls_last=True)
-    return "\n".join([tables.markdown(frame, columns), *lines])
+    frame = frame.with_columns(
+        label=pl.col("cell").replace_strict({name: c["label"] for name, c in run.cells.items()})
+    )
+    heads = {"binding": "label"}
+    if (frame["point"] != "").any():
+        order = {name: place for place, name in enumerate(run.cells)}
+        frame = frame.sort(pl.col("cell").replace_strict(order), "point")
+        heads["instance"] = "point"
+    else:
+        first = next(iter(columns.values()))
+        better = run.measures.get(first, {}).get("better", "higher")
+        frame = frame.sort(first, descending=better == "higher", nulls_last=True)
+    return "\n".join([tables.markdown(frame, heads | columns), *lines])
 
 
 def markdown(run: Run, metric: str, point: str = "", load: str | None = None) -> str:
