@@ -196,3 +196,40 @@ def test_emulated_hosts_are_marked_in_every_picture(method):
 def test_numbers_of_thousands_are_written_so():
     written = [style.thousands()(value) for value in (270000.0, 999.0, 0.5)]
     assert written == ["270,000", "999", "0.5"]
+
+
+# ---------------------------------------------------------------- in the article
+
+
+def test_the_article_recommends_per_host_and_stands_beside_the_study():
+    run = mysql_frames.run(mysql_frames.published_cells())
+    told = article.Article([run])
+    said = told.recommendations()
+    assert said.startswith("**mysql-binding, a**: **Use local 0 ") and "NUMAPolicy=bind" in said
+    figure = told.server()
+    assert "a (this study)" in texts(figure)
+    table = told.published_table("mysql-point-select", "mysql-instances")
+    assert "ipc" in table and "0.14" in table and "the same QPS" in table
+    assert "idle-latency" not in table
+
+
+def test_an_emulated_hosts_throughput_stands_beside_nothing():
+    run = mysql_frames.run(mysql_frames.published_cells(), emulated=True)
+    told = article.Article([run])
+    assert "a (this study)" not in texts(told.server())
+    assert "Emulated host" in told.recommendations()
+
+
+def test_every_claim_of_the_experiment_has_its_verdict_on_the_published_figures():
+    """The study's own figures bear its claims out, where they were measured at all."""
+    cells = [
+        *mysql_frames.published_cells(),
+        Cell("cores:16-node", 170e3, "unbound", cpus="0-15", cpu_nodes="0"),
+        Cell("cores:16-spread", 80e3, "unbound", cpus="0-7,16-23", cpu_nodes="0-1"),
+    ]
+    run = mysql_frames.run(cells)
+    said = {verdict.claim: verdict.verdict for verdict in notebook.View(run).verdicts()}
+    for claim in ("one-node-twice-spread", "siblings-equal-first", "one-node-beats-all",
+                  "ipc-follows-throughput", "interleave-between"):  # fmt: skip
+        assert said.pop(claim) == "supported", claim
+    assert set(said.values()) == {"not testable here"}
