@@ -103,3 +103,59 @@ def test_collected_records_that_are_none_are_a_fault(run, content):
     (run / "journal.ndjson").write_text(json.dumps(record) + "\n")
     _seal(run)
     assert check.check(run).faults
+
+
+def _in_a_case(run, changes=(), found=(), grade="verified"):
+    """Make the run's only cell one of a case, as a run under host settings records it."""
+    manifest = journal.read_json(run / "manifest.json")
+    (cell,) = manifest["plan"]["cells"]
+    asked = {"vm.zone_reclaim_mode": "1", "vm.drop_caches": "3"}
+    manifest["plan"]["request"].update(
+        changes={}, cases=[{"name": "full", "says": "full", "changes": asked}]
+    )
+    cell.update(case={"name": "full", "says": "full"}, changes={**asked, **dict(changes)})
+    manifest["settings"] = {"vm.zone_reclaim_mode": "0"}
+    journal.write_json(run / "manifest.json", manifest)
+    record = json.loads((run / "journal.ndjson").read_text())
+    record["settings"] = {**asked, **dict(found)}
+    if grade == "error":
+        record.update(grade="error", reason="somebody else set it")
+    (run / "journal.ndjson").write_text(json.dumps(record) + "\n")
+    store.write(run)
+    _seal(run)
+    return check.check(run)
+
+
+def test_a_trial_ran_under_the_settings_of_its_cell(run):
+    assert _in_a_case(run).faults == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "words"),
+    [
+        ({}, {"vm.zone_reclaim_mode": "0"}, "vm.zone_reclaim_mode was 0, not 1"),
+        ({}, {"vm.drop_caches": "1"}, "vm.drop_caches was 1, not 3"),
+        ({}, {"vm.zone_reclaim_mode": None}, "no record of what vm.zone_reclaim_mode was"),
+        ({"vm.zone_reclaim_mode": "7"}, {}, "sets {'vm.zone_reclaim_mode': '7'"),
+    ],
+)
+def test_other_settings_than_the_cells_are_a_fault(run, changes, found, words):
+    assert any(words in fault for fault in _in_a_case(run, changes, found).faults)
+
+
+def test_a_failed_trial_need_not_have_had_its_settings(run):
+    assert _in_a_case(run, found={"vm.zone_reclaim_mode": "0"}, grade="error").faults == []
+
+
+def test_a_setting_that_was_not_put_back_is_a_warning(run):
+    manifest = journal.read_json(run / "manifest.json")
+    manifest["changes"] = [
+        {"name": "vm.swappiness", "before": "60", "values": ["0"], "restored": False,
+         "reason": "somebody else set it to 5 since: left as it is"},
+        {"name": "vm.drop_caches", "before": None, "restored": False, "reason": "it cannot be"},
+    ]  # fmt: skip
+    journal.write_json(run / "manifest.json", manifest)
+    said = [line for line in check.check(run).warnings if "put back" in line]
+    assert said == [
+        "vm.swappiness was not put back: somebody else set it to 5 since: left as it is"
+    ]

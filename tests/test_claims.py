@@ -307,3 +307,186 @@ def test_the_table_of_verdicts_is_markdown():
     head, rule, row = text.splitlines()
     assert head.count("|") == rule.count("|") == row.count("|")
     assert "**supported**" in row and "It is so" in row
+
+
+# ---------------------------------------------------------------- levels and settings
+
+
+def cased(values, metric="numa_miss", unit="pages", source="numastat", point="node 1", **more):
+    """Cells of one binding in cases, each with the same list of values in every block."""
+    cells = [
+        Cell(f"cpus-only:0/{name}", 1.0, None if not i else "cpus-only:0/empty",
+             "cell" if i else "baseline")
+        for i, name in enumerate(values)
+    ]  # fmt: skip
+    blocks = max(map(len, values.values()))
+    frame = measurements(
+        cells, metric=metric, unit=unit, source=source, point=point, blocks=blocks, **more
+    )
+    by_cell = {f"cpus-only:0/{name}": list(of) for name, of in values.items()}
+    frame = frame.with_columns(
+        value=pl.struct("cell", "block").map_elements(
+            lambda row: float(by_cell[row["cell"]][row["block"] - 1]), return_dtype=pl.Float64
+        )
+    )
+    return frame, plan(cells)
+
+
+FULL = {"empty": [0, 0, 0, 1, 0, 0], "full": [199, 200, 190, 205, 199, 198]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"cell": "cpus-only/full", "at_least": 190}, SUPPORTED),
+        ({"cell": "cpus-only/full", "at_least": 195}, INCONCLUSIVE),
+        ({"cell": "cpus-only/full", "at_least": 210}, REFUTED),
+        ({"cell": "cpus-only:0/full", "at_most": 205}, SUPPORTED),
+        ({"cell": "cpus-only/full", "at_most": 180}, REFUTED),
+        ({"cell": "cpus-only/full", "between": [100, 300]}, SUPPORTED),
+        ({"cell": "cpus-only/full", "between": [300, 400]}, REFUTED),
+        ({"cell": "cpus-only/empty", "at_most": 1}, SUPPORTED),
+        ({"cell": "cpus-only/empty", "at_most": 0}, INCONCLUSIVE),
+        ({"cell": "cpus-only/empty", "at_least": 2}, REFUTED),
+    ],
+)
+def test_a_level_is_judged_by_the_median_and_its_interval(asked, said):
+    frame, planned = cased(FULL)
+    asked = {"metric": "numa_miss", "point": "node 1", **asked}
+    found = verdict(asked, frame, None, planned)
+    assert found.verdict == said
+    assert "96.9% interval" in found.because and "from 6 blocks" in found.because
+    assert found.cells == [f"cpus-only:0/{asked['cell'].rpartition('/')[2]}"]
+    # Counters are real where times are not.
+    assert verdict(asked, frame, host_record(emulated=True), planned).verdict == said
+
+
+def test_a_level_says_its_figures():
+    frame, planned = cased(FULL)
+    asked = {"metric": "numa_miss", "point": "node 1", "cell": "cpus-only/full", "at_least": 195}
+    assert verdict(asked, frame, None, planned).because == (
+        "numa_miss node 1, cpus-only 0/full: median 199 pages, 96.9% interval [190 pages, "
+        "205 pages] from 6 blocks; the claim asks for at least 195 pages; "
+        "the interval straddles the margin"
+    )
+
+
+def test_five_blocks_decide_no_level():
+    frame, planned = cased({"empty": [0] * 5, "full": [200] * 5})
+    asked = {"metric": "numa_miss", "cell": "cpus-only/full", "at_least": 100}
+    found = verdict(asked, frame, None, planned)
+    assert found.verdict == INCONCLUSIVE and "5 verified" in found.because
+
+
+def test_a_level_per_another_metric_and_of_every_point():
+    pages, planned = cased({"empty": [5] * 6, "full": [50] * 6}, unit="B")
+    both = pl.concat([
+        pages,
+        pages.with_columns(metric=pl.lit("size"), value=pl.lit(100.0), point=pl.lit("")),
+        pages.with_columns(point=pl.lit("node 0"), value=pl.col("value") + 40),
+    ])  # fmt: skip
+    asked = {"metric": "numa_miss", "per": "size", "cell": "cpus-only/full", "point": "node 1"}
+    found = verdict({**asked, "between": [0.4, 0.6]}, both, None, planned)
+    assert found.verdict == SUPPORTED and "numa_miss per size node 1" in found.because
+    del asked["point"]
+    found = verdict({**asked, "at_least": 0.45}, both, None, planned)
+    assert found.verdict == SUPPORTED and "of 2 the least favourable" in found.because
+    found = verdict({**asked, "at_least": 0.6}, both, None, planned)
+    assert found.verdict == INCONCLUSIVE  # 96.9 % is not enough for two
+    assert "not beyond chance once the number of cells is paid for" in found.because
+    of_points = both.with_columns(
+        point=pl.when(pl.col("metric") == "size").then(pl.lit("node 1")).otherwise("point")
+    )
+    more = pl.concat([of_points, of_points.filter(pl.col("metric") == "size").with_columns(
+        point=pl.lit("node 0"), value=pl.lit(900.0))])  # fmt: skip
+    found = verdict({**asked, "point": "node 0", "at_most": 0.11}, more, None, planned)
+    assert found.verdict == SUPPORTED and "0.1," in found.because
+
+
+def test_a_level_of_a_time_is_not_judged_on_an_emulated_host():
+    frame, planned = cased(FULL, "allocation_time", "s", "tool", tool="allocation", point="")
+    asked = {"metric": "allocation_time", "cell": "cpus-only/full", "at_least": 1}
+    emulated = host_record(emulated=True)
+    assert verdict(asked, frame, None, planned).verdict == SUPPORTED
+    assert verdict(asked, frame, emulated, planned).verdict == NOT_TESTABLE
+    frame, planned = cased(FULL, "minor_faults", "count", "tool", tool="allocation", point="")
+    asked["metric"] = "minor_faults"
+    assert verdict(asked, frame, emulated, planned).verdict == SUPPORTED
+    asked["metric"] = "events"  # a count in a fixed time is a speed
+    frame, planned = cased(FULL, "events", "count", "tool", tool="sysbench", point="")
+    assert verdict(asked, frame, emulated, planned).verdict == NOT_TESTABLE
+
+
+def test_what_a_level_cannot_find_is_said():
+    frame, planned = cased(FULL)
+    asked = {"metric": "numa_miss", "cell": "cpus-only/full", "at_least": 1}
+    absent = verdict({**asked, "metric": "nonesuch"}, frame, None, planned)
+    assert absent.verdict == NOT_TESTABLE and "nonesuch was not measured" in absent.because
+    elsewhere = verdict({**asked, "point": "node 7"}, frame, None, planned)
+    assert elsewhere.verdict == NOT_TESTABLE and "not measured at node 7" in elsewhere.because
+    planned["skipped"] = [
+        {"binding": "cpus-only", "cell": "cpus-only:0/other", "reason": "no reason of ours"},
+        {"binding": "cpus-only", "cell": "cpus-only:0/off", "reason": "no lru_gen.enabled here"},
+    ]
+    skipped = verdict({**asked, "cell": "cpus-only/off"}, frame, None, planned)
+    assert skipped.verdict == NOT_TESTABLE
+    assert skipped.because == "cpus-only/off was skipped: no lru_gen.enabled here"
+    nothing = verdict({**asked, "cell": "cpus-only/none"}, frame, None, planned)
+    assert nothing.because == "the run holds no cpus-only/none cell"
+
+
+def test_cases_are_compared_with_each_other():
+    frame, planned = cased({"empty": [100, 101, 99, 100, 102, 98], "full": [300] * 6})
+    control = frame.filter(pl.col("cell") == "cpus-only:0/empty").with_columns(
+        cell=pl.lit("cpus-only:0/empty/control"), role=pl.lit("control"),
+        baseline=pl.lit("cpus-only:0/empty"), value=pl.col("value") + 1,
+    )  # fmt: skip
+    asked = {"metric": "numa_miss", "cell": "cpus-only/full", "against": "cpus-only/empty",
+             "ratio_at_least": 2}  # fmt: skip
+    found = verdict(asked, pl.concat([frame, control]), None, planned)
+    assert found.verdict == SUPPORTED
+    assert found.cells == ["cpus-only:0/full", "cpus-only:0/empty"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("vm.zone_reclaim_mode", "0", SUPPORTED),
+        ("vm.zone_reclaim_mode", 0, SUPPORTED),
+        ("vm.zone_reclaim_mode", "1", REFUTED),
+        ("lru_gen.enabled", "0x0007", SUPPORTED),
+        ("lru_gen.enabled", "0x0000", REFUTED),
+        ("thp.enabled", "always", NOT_TESTABLE),
+        ("vm.nonesuch", "1", NOT_TESTABLE),
+    ],
+)
+def test_a_setting_is_what_the_host_had_before(name, value, said):
+    host = host_record(emulated=True)
+    host["before"] = {
+        "vm.zone_reclaim_mode": {"value": "0", "reason": None},
+        "vm.lru_gen": {"value": "0x0003", "reason": None},
+        "thp.enabled": {"value": None, "reason": "there is no such file"},
+    }
+    found = verdict({"setting": name, "is": value}, None, host)
+    assert found.verdict == said
+    if said in (SUPPORTED, REFUTED):
+        shown = "0x0003" if name == "lru_gen.enabled" else "0"
+        assert found.because == (f"{name} was {shown} before the run; the claim asks for {value}")
+
+
+@pytest.mark.parametrize(
+    ("holds_if", "words"),
+    [
+        ({"metric": "a", "cell": "b", "at_most": 1, "at_least": 0}, "exactly one of at_most"),
+        ({"metric": "a", "cell": "b", "between": [2, 1]}, "between is"),
+        ({"metric": "a", "cel": "b", "at_most": 1}, "holds_if.0.cell: Field required"),
+        ({"metric": "a", "cell": "b", "against": "c", "at_most": 1}, "at_most: Extra inputs"),
+        ({"metric": "a", "cell": "b"}, "against: Field required"),
+        ({"setting": "vm.swappiness", "iz": "1"}, "holds_if.0.is: Field required"),
+        ("numa_miss", "this is no predicate"),
+    ],
+)
+def test_a_mistake_in_a_predicate_is_told_of_that_predicate(holds_if, words):
+    with pytest.raises(Fault) as error:
+        verdict(holds_if)
+    assert words in str(error.value)

@@ -254,6 +254,14 @@ def test_interleaving_is_somebodys_will(tmp_path):
     assert doctor.healthy(findings) and findings[0]["do"] == []
 
 
+def test_interleaving_that_a_full_node_made_uneven(tmp_path):
+    one = process(5, "mysqld", [("interleave:0-1", {0: 0.4, 1: 7.6})], cpus="0-15,32-47")
+    findings, _, _ = examine(tmp_path, machine("uneven", EASY, processes=[one]))
+    assert found(findings) == {"memory-away": "warning"}
+    assert "interleave:0-1 would put 50 % there, but node 0 was full" in findings[0]["what"]
+    assert "--interleave=0-1 mysqld" in commands(findings[0])
+
+
 def test_a_cpuset_that_parts_cpus_from_memory(tmp_path):
     one = process(5, "pod", [("default", {1: 4})], cpus="0-15", mems="1")
     findings, _, _ = examine(tmp_path, machine("pod", EASY, processes=[one]))

@@ -365,3 +365,40 @@ def test_warnings_of_an_empty_frame_are_an_empty_table():
     for table in (statistics.warnings(empty), statistics.drifts(empty), statistics.ratios(empty)):
         assert table.is_empty()
     assert statistics.summarise(empty).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("n", "kth", "level"), [(6, 1, 0.96875), (8, 1, 0.9921875), (9, 2, 0.9609375), (15, 4, 0.9648)]
+)
+def test_the_interval_of_a_median_is_between_order_statistics(n, kth, level):
+    values = list(range(n, 0, -1))
+    low, high, reached = statistics.median_interval(values)
+    assert (low, high) == (kth, n + 1 - kth) and reached == pytest.approx(level, abs=1e-4)
+    assert statistics.median_interval([1.0] * 5) is None
+    assert statistics.median_interval(values[:6], 0.975) is None
+
+
+def test_the_interval_of_a_median_covers_it_as_often_as_it_says():
+    rng = np.random.default_rng(7)
+    samples = rng.exponential(size=(4000, 9))  # the median is log 2
+    ends = np.array([statistics.median_interval(row)[:2] for row in samples])
+    inside = (ends[:, 0] <= np.log(2)) & (np.log(2) <= ends[:, 1])
+    assert 0.95 < inside.mean() < 0.972
+
+
+@pytest.mark.parametrize(
+    ("given", "real"),
+    [
+        (("numastat", "numa_miss", "pages", "probe"), True),
+        (("meminfo", "free_change", "B", "probe"), True),
+        (("tool", "home_share", "share", "allocation"), True),
+        (("tool", "allocation_time", "s", "allocation"), False),
+        (("tool", "fill_speed", "MiB/s", "allocation"), False),
+        (("tool", "events", "count", "sysbench"), False),
+        (("cpu", "cpu_busy_share", "share", "allocation"), False),
+        (("perf", "instructions", "count", "allocation"), False),
+        (("perf", "page-faults", "count", "allocation"), True),
+    ],
+)
+def test_the_unit_says_what_is_real_when_emulated(given, real):
+    assert statistics.real_when_emulated(*given) is real

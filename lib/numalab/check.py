@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from numalab import runs, store
-from numalab.agent import journal, placement, tools
+from numalab.agent import changes, journal, placement, tools
 from numalab.agent import plan as planning
 from numalab.agent.errors import Fault, ParseError
 
@@ -87,8 +87,10 @@ def _check(result: Result) -> None:
     records = journal.read(folder / "journal.ndjson")
     result.trials = len(records)
     result.faults += _journal(plan, manifest, records)
+    result.faults += _cases(plan)
     for record in records:
         result.faults += _trial(folder, plan, host, record)
+        result.faults += _settings(plan, manifest.get("settings") or {}, record)
     derived = store.derive(folder)
     for name, frame in zip(store.FILES, derived, strict=True):
         faults = []
@@ -212,6 +214,45 @@ def _trial(
             yield f"{where}: graded verified, but its recorded placement says: {wrong}"
 
 
+def _cases(plan: dict[str, Any]) -> Iterator[str]:
+    """Hold the settings of every cell against those of its case."""
+    request = plan["request"]
+    cases = {case["name"]: case["changes"] for case in request.get("cases") or []}
+    for cell in plan["cells"]:
+        own = (cell.get("case") or {}).get("name")
+        if own is not None and own not in cases:
+            yield f"manifest.json: cell {cell['id']} is of the case {own!r}, which is not asked for"
+        elif "changes" in cell:
+            asked = {**(request.get("changes") or {}), **cases.get(own, {})}
+            if cell["changes"] != asked:
+                yield (
+                    f"manifest.json: cell {cell['id']} sets {cell['changes']}, "
+                    f"what is asked for is {asked}"
+                )
+
+
+def _settings(
+    plan: dict[str, Any], usual: dict[str, str], record: dict[str, Any]
+) -> Iterator[str]:
+    """Tell where a trial did not run under the host settings of its cell."""
+    cell = next((cell for cell in plan["cells"] if cell["id"] == record["cell"]), None)
+    if cell is None or "changes" not in cell or record["grade"] == "error":
+        return
+    found = record.get("settings") or {}
+    for name in planning.settings(plan):
+        own = cell["changes"].get(name)
+        if own is None and name in changes.ONE_WAY:
+            if name in found:
+                yield f"trial {record['trial']} ({cell['id']}): {name} was written unasked"
+            continue
+        wanted = usual.get(name) if own is None else own
+        now = found.get(name)
+        if wanted is None or now is None:
+            yield f"trial {record['trial']} ({cell['id']}): no record of what {name} was"
+        elif not changes.same(name, wanted, now):
+            yield f"trial {record['trial']} ({cell['id']}): {name} was {now}, not {wanted}"
+
+
 def _same_table(folder: Path, name: str, derived: pl.DataFrame) -> Iterator[str]:
     try:
         stored = pl.read_parquet(folder / name)
@@ -272,6 +313,9 @@ def _rules(
             yield f"{len(blocks)} blocks decide nothing ({planning.FEWEST_BLOCKS} or more do)"
         if not any(cell["role"] == "control" for cell in plan["cells"]):
             yield "there is no A/A control"
+    for entry in manifest.get("changes") or []:
+        if entry["before"] is not None and not entry["restored"]:
+            yield f"{entry['name']} was not put back: {entry['reason']}"
     noted = [*(n for cell in plan["cells"] for n in cell["notes"])]
     noted += [warning for record in records for warning in record["warnings"]]
     notes = Counter(note for note in noted if "not met" in note or "not validated" in note)

@@ -19,6 +19,11 @@ metric has several points, each pair counts once per point.
   the interval resamples blocks.
 - ``nearest``, ``farthest``: the median over the pairs that the plan ranks so.
 
+A *level* asks for a value itself, of each cell and point: the median over the blocks, by its
+order-statistics interval (``statistics.median_interval``). Supported when every interval lies
+within what is asked, refuted when one lies outside (corrected for their number). A *setting* asks
+for what the host had before the run.
+
 A verdict that says "there is a difference" counts only where the deciding interval also lies
 outside the A/A control's (see ``statistics.effect``).
 """
@@ -29,14 +34,24 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from . import statistics
-from .agent import bindings, cpulist
+from .agent import bindings, changes, cpulist
+from .agent import plan as planning
 from .agent.errors import Fault
 from .statistics import BLOCKS_NEEDED, Ratio
 
@@ -153,7 +168,91 @@ class Presence(_Strict):
     groups: Literal["hidden"]
 
 
-Predicate = Comparison | Among | Follows | Beside | Presence
+class Level(_Strict):
+    """A predicate on a metric's own value in one cell, the median over the blocks.
+
+    ``cell`` as in ``Comparison``. ``point`` names the point; without it all count. ``per``
+    divides by another metric of the same trial: at the same point where it has that, else by its
+    only value. Exactly one of ``at_most``, ``at_least`` and ``between`` is given, in the unit of
+    the metric (of the quotient).
+    """
+
+    metric: str
+    cell: str
+    point: str | None = None
+    per: str | None = None
+    at_most: float | None = None
+    at_least: float | None = None
+    between: tuple[float, float] | None = None
+
+    @model_validator(mode="after")
+    def _one_margin(self) -> Level:
+        given = [one for one in (self.at_most, self.at_least, self.between) if one is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of at_most, at_least, between")
+        if self.between and not self.between[0] < self.between[1]:
+            raise ValueError("between is [lower, higher]")
+        return self
+
+    @property
+    def points(self) -> list[str] | None:
+        """The points that count, None for all."""
+        return None if self.point is None else [self.point]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value that hold; infinite where there is no bound."""
+        if self.between:
+            return self.between
+        least = -np.inf if self.at_least is None else self.at_least
+        return least, np.inf if self.at_most is None else self.at_most
+
+
+class Setting(_Strict):
+    """A predicate on what the host was set to before the run: ``is`` as the kernel shows it."""
+
+    setting: str
+    value: str = Field(alias="is")
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _as_text(cls, given: Any) -> Any:
+        return str(given) if type(given) is int else given
+
+
+_KEYS = (
+    ("setting", "Setting"),
+    ("groups", "Presence"),
+    ("against", "Comparison"),
+    ("among", "Among"),
+    ("follows", "Follows"),
+    ("beside", "Beside"),
+)
+
+
+def _kind(given: Any) -> str:
+    """Which predicate is meant, so that a mistake in it is told of that one alone."""
+    if not isinstance(given, dict):
+        return type(given).__name__
+    for key, kind in _KEYS:
+        if key in given:
+            return kind
+    levels = {"at_most", "at_least", "between", "point"}
+    return "Level" if levels.intersection(given) else "Comparison"
+
+
+Predicate = Annotated[
+    Annotated[Comparison, Tag("Comparison")]
+    | Annotated[Among, Tag("Among")]
+    | Annotated[Follows, Tag("Follows")]
+    | Annotated[Beside, Tag("Beside")]
+    | Annotated[Level, Tag("Level")]
+    | Annotated[Setting, Tag("Setting")]
+    | Annotated[Presence, Tag("Presence")],
+    Discriminator(
+        _kind, custom_error_type="predicate", custom_error_message="this is no predicate"
+    ),
+]
 
 
 class Claim(_Strict):
@@ -162,12 +261,12 @@ class Claim(_Strict):
     id: str
     says: str
     source: str
-    holds_if: Predicate | list[Predicate]
+    holds_if: list[Predicate]
 
-    @property
-    def predicates(self) -> list[Predicate]:
-        """``holds_if`` as a list."""
-        return self.holds_if if isinstance(self.holds_if, list) else [self.holds_if]
+    @field_validator("holds_if", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        return given if isinstance(given, list) else [given]
 
 
 @dataclass(frozen=True)
@@ -248,7 +347,7 @@ def judge(
     else inconclusive when one is, else supported.
     """
     side = Side(measurements, host_record, plan)
-    judged = [_judged(predicate, side, others) for predicate in claim.predicates]
+    judged = [_judged(predicate, side, others) for predicate in claim.holds_if]
     verdict = next(
         word
         for word in (REFUTED, NOT_TESTABLE, INCONCLUSIVE, SUPPORTED)
@@ -264,6 +363,10 @@ def _judged(predicate: Predicate, side: Side, others: Sequence[Side]) -> _Judged
     try:
         if isinstance(predicate, Presence):
             return _presence(side.measurements, side.host)
+        if isinstance(predicate, Setting):
+            return _setting(predicate, side.host)
+        if isinstance(predicate, Level):
+            return _level(predicate, side)
         if isinstance(predicate, Among):
             return _among(predicate, side)
         if isinstance(predicate, Follows):
@@ -359,6 +462,10 @@ def _named(name: str, side: Side) -> list[dict]:
     if found:
         return found
     for skipped in side.plan.get("skipped", []):
+        cell = str(skipped.get("cell", ""))
+        case = cell.partition("/")[2]
+        if case and (case != rest or cell.partition(":")[0] != binding.partition(":")[0]):
+            continue  # this binding in another case
         if str(skipped["binding"]).partition(":")[0] == binding.partition(":")[0]:
             raise _Untestable(f"{name} was skipped: {skipped['reason']}")
     raise _Untestable(f"the run holds no {name} cell")
@@ -406,7 +513,7 @@ def _partners(cell: dict, candidates: list[dict]) -> list[dict]:
 
 
 def _rows(
-    predicate: Comparison | Among | Beside, side: Side, names: Sequence[str]
+    predicate: Comparison | Among | Beside | Level, side: Side, names: Sequence[str]
 ) -> pl.DataFrame:
     """The verified rows of the metric, divided by ``per`` where asked, the A/A control's too."""
     wanted = [predicate.metric, *([predicate.per] if predicate.per else [])]
@@ -417,10 +524,13 @@ def _rows(
     value = rows.filter(pl.col("metric") == predicate.metric)
     if predicate.per:
         by = rows.filter(pl.col("metric") == predicate.per).select(
-            "run", "cell", "block", pl.col("value").alias("_by")
+            "run", "cell", "block", "point", pl.col("value").alias("_by")
         )
+        same = ["run", "cell", "block"]
+        if by.select(same).is_duplicated().any():  # it has points of its own
+            same.append("point")
         value = (
-            value.join(by, on=["run", "cell", "block"])
+            value.join(by, on=same)
             .filter(pl.col("_by") > 0)
             .with_columns(pl.col("value") / pl.col("_by"))
         )
@@ -442,9 +552,9 @@ def _require(
     rows: pl.DataFrame, metric: str, host_record: dict[str, Any], names: Sequence[str]
 ) -> None:
     """Raise why a metric's rows can carry no verdict, if they cannot."""
-    sources = rows["source"].unique().to_list()
-    real = sources and all(statistics.real_when_emulated(name, metric) for name in sources)
-    if host_record.get("emulated") and not real:
+    kinds = rows.select("source", "unit", "tool").unique().rows()
+    real = all(statistics.real_when_emulated(one, metric, *of) for one, *of in kinds)
+    if host_record.get("emulated") and not (kinds and real):
         raise _Untestable("emulated: timings carry no NUMA meaning")
     rows = rows.filter(pl.col("cell").is_in(list(names)))
     if rows.is_empty():
@@ -579,10 +689,14 @@ def _median_pair(predicate: Comparison, pairs: list[_Pair]) -> _Pair:
 
 
 def _too_few(pair: _Pair, plan: dict[str, Any]) -> str:
+    return _too_few_blocks(pair.ratio.n, pair.name, plan)
+
+
+def _too_few_blocks(count: int, name: str, plan: dict[str, Any]) -> str:
     profile = plan["request"].get("profile")
     tail = f" ({profile} judges no claim)" if profile == "smoke" else ""
     return (
-        f"too few blocks: {pair.ratio.n} verified for {pair.name}, and fewer than {BLOCKS_NEEDED}"
+        f"too few blocks: {count} verified for {name}, and fewer than {BLOCKS_NEEDED}"
         f" decide nothing{tail}"
     )
 
@@ -869,6 +983,105 @@ def _same_cpus(side: Side, other: Side) -> list[tuple[dict, dict]]:
     }
     mine = {key(c, side): c for c in side.plan["cells"] if c["role"] != "control"}
     return [(cell, free[at]) for at, cell in mine.items() if at in free]
+# ---------------------------------------------------------------- levels and settings
+
+
+def _level(predicate: Level, side: Side) -> _Judged:
+    cells = _named(predicate.cell, side)
+    names = tuple(cell["id"] for cell in cells)
+    rows = _rows(predicate, side, names)
+    rows = rows.filter(pl.col("cell").is_in(list(names)))
+    points = predicate.points or rows["point"].unique().sort().to_list()
+    title = predicate.metric + (f" per {predicate.per}" if predicate.per else "")
+    series = []
+    for cell in cells:
+        for point in points:
+            at = rows.filter((pl.col("cell") == cell["id"]) & (pl.col("point") == point))
+            values = at.group_by("block").agg(pl.col("value").mean())["value"].to_list()
+            name = f"{title} {point}".rstrip() + f", {cell['label']}"
+            if len(values) < BLOCKS_NEEDED:
+                few = _too_few_blocks(len(values), name, side.plan)
+                return _Judged(INCONCLUSIVE, f"{predicate.cell}: {few}", names)
+            series.append((name, values))
+    if not series:
+        raise _Untestable(f"{title} was not measured in {predicate.cell}")
+    strict = 1 - (1 - statistics.CONFIDENCE) / len(series)
+    least, greatest = predicate.bounds
+    verdict, telling = SUPPORTED, _farthest_out(series, least, greatest)
+    for name, values in series:
+        low, high, _ = statistics.median_interval(values) or (-np.inf, np.inf, 0.0)
+        sure = statistics.median_interval(values, strict)
+        if sure and (sure[1] < least or sure[0] > greatest):
+            verdict, telling = REFUTED, (name, values)
+            break
+        if low < least or high > greatest:
+            verdict, telling = INCONCLUSIVE, (name, values)
+    unit = "" if predicate.per else rows["unit"][0]
+    return _Judged(verdict, _level_sentence(predicate, telling, len(series), unit, verdict), names)
+
+
+def _farthest_out(
+    series: list[tuple[str, list[float]]], least: float, greatest: float
+) -> tuple[str, list[float]]:
+    """The series whose median is nearest to a bound, or beyond it."""
+
+    def room(one: tuple[str, list[float]]) -> float:
+        middle = float(np.median(one[1]))
+        return min(middle - least, greatest - middle)
+
+    return min(series, key=room)
+
+
+def _level_sentence(
+    predicate: Level, telling: tuple[str, list[float]], count: int, unit: str, verdict: str
+) -> str:
+    name, values = telling
+    low, high, level = statistics.median_interval(values) or (min(values), max(values), 0.0)
+    least, greatest = predicate.bounds
+    if predicate.between:
+        asked = f"between {_figure(least, unit)} and {_figure(greatest, unit)}"
+    elif predicate.at_least is not None:
+        asked = f"at least {_figure(least, unit)}"
+    else:
+        asked = f"at most {_figure(greatest, unit)}"
+    which = f"of {count} the least favourable, " if count > 1 else ""
+    text = (
+        f"{which}{name}: median {_figure(float(np.median(values)), unit)}, {level:.1%} interval"
+        f" [{_figure(low, unit)}, {_figure(high, unit)}] from {len(values)} blocks;"
+        f" the claim asks for {asked}"
+    )
+    if verdict == INCONCLUSIVE and (high < least or low > greatest):
+        text += "; not beyond chance once the number of cells is paid for"
+    elif verdict == INCONCLUSIVE:
+        text += "; the interval straddles the margin"
+    return text
+
+
+def _figure(value: float, unit: str) -> str:
+    if unit in ("B", "bytes"):
+        return ("-" if value < 0 else "") + planning.size(round(abs(value)))
+    if unit == "share":
+        return f"{value:.1%}"
+    shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{shown} {unit}".rstrip()
+
+
+# names of the kernel's files where host.json has another for the same
+_ALIASES = {"lru_gen.enabled": "vm.lru_gen"}
+
+
+def _setting(predicate: Setting, host_record: dict[str, Any]) -> _Judged:
+    name, before = predicate.setting, host_record.get("before") or {}
+    entry = before.get(name) or before.get(_ALIASES.get(name, name))
+    if entry is None:
+        raise _Untestable(f"{name} was not recorded before the run")
+    if entry["value"] is None:
+        raise _Untestable(f"{name} is unknown on this host: {entry['reason']}")
+    found = str(entry["value"])
+    verdict = SUPPORTED if changes.same(name, predicate.value, found) else REFUTED
+    return _Judged(
+        verdict, f"{name} was {found} before the run; the claim asks for {predicate.value}"
+    )
 
 
 # ---------------------------------------------------------------- presence

@@ -270,7 +270,7 @@ def _refused(
         return f"different tools make no ratio: {left.tool} and {right.tool}"
     if left.unit != right.unit:
         return f"different units: {left.unit} and {right.unit}"
-    if any(emulated) and not statistics.real_when_emulated(source, metric):
+    if any(emulated) and not statistics.real_when_emulated(source, metric, left.unit, left.tool):
         which = " and ".join(side for side, flag in zip("ab", emulated, strict=True) if flag)
         return f"emulated ({which}): timings carry no NUMA meaning"
     for side, series in (("a", left), ("b", right)):

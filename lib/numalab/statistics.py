@@ -34,7 +34,9 @@ TOO_FEW = "too few blocks"
 NO_CONTROL = "no A/A control"
 CONTROL = "control"
 
-_REAL_SOURCES = ("numastat", "vmstat", "placement")
+_REAL_SOURCES = ("numastat", "vmstat", "meminfo", "placement")
+_PLACING_TOOLS = ("allocation",)  # their counts are the kernel's doing, not a speed in disguise
+_TIMES = ("s", "ms", "us", "µs", "ns", "min", "h", "cycles")
 _SOFTWARE_EVENTS = (
     "page-faults", "minor-faults", "major-faults", "context-switches", "cpu-migrations",
 )  # fmt: skip
@@ -271,13 +273,38 @@ def equivalent(ratio: Ratio, margin: float) -> bool | None:
     return bool(low[0] >= -edge and high[0] <= edge)
 
 
-def real_when_emulated(source: str, metric: str) -> bool:
+def median_interval(
+    values: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float] | None:
+    """Return (low, high, confidence reached) of the median of a population, by order statistics.
+
+    The interval from the k-th smallest to the k-th largest value holds the median unless fewer
+    than k values fall on one side of it, which is the sign test (David and Nagaraja, Order
+    Statistics, 3rd ed. 2003, section 7.1): nothing is assumed of the distribution. k is the
+    largest that keeps ``confidence``: of six values it is 1, and their range covers the median
+    96.9 times in 100. None where even the range does not reach ``confidence``.
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    n = len(ordered)
+    reached = [1 - 2 * float(stats.binom.cdf(k - 1, n, 0.5)) for k in range(1, n // 2 + 1)]
+    enough = [k for k, level in enumerate(reached, 1) if level >= confidence]
+    if not enough:
+        return None
+    k = enough[-1]
+    return float(ordered[k - 1]), float(ordered[n - k]), reached[k - 1]
+
+
+def real_when_emulated(source: str, metric: str, unit: str = "", tool: str = "") -> bool:
     """Return whether a metric means something on an emulated host.
 
-    The kernel's behaviour there is real (where pages went, faults, migrations); times, speeds and
-    hardware counters are not.
+    The kernel's behaviour there is real (where pages went, faults, reclaim, migrations); times,
+    speeds and hardware counters are not, whoever measured them.
     """
-    return source in _REAL_SOURCES or metric in (*_SOFTWARE_EVENTS, "exit_status")
+    if unit in _TIMES or unit.endswith("/s"):
+        return False
+    if source in _REAL_SOURCES or metric in (*_SOFTWARE_EVENTS, "exit_status"):
+        return True
+    return source == "tool" and tool in _PLACING_TOOLS
 
 
 # ---------------------------------------------------------------- tables of runs

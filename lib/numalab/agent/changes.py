@@ -146,6 +146,10 @@ class HostChanges:
                 "this kernel may not have it; take it out of the experiment's changes",
             ) from None
 
+    def read(self, names: Sequence[str]) -> Dict[str, str]:
+        """Return the values of those settings that can be read; Fault when one cannot be."""
+        return {name: self._read(name) for name in names if name not in ONE_WAY}
+
     def begin(self, wanted: Dict[str, List[str]], usual: Optional[Dict[str, str]] = None) -> None:
         """Record the value of every setting that will be changed; change nothing yet.
 

@@ -439,10 +439,26 @@ def _bound_away(host: _Host, process: Process) -> Optional[Finding]:
     evidence = [f"its memory: {where}", _running(process)]
     name, severity = "memory-away", "warning"
     own = cpulist.format(home)
+    remedies = [*_move_home(host, process, home, near), *_restart(process, own)]
     if limited and not limited & home:
         name, why = "cpuset-apart", f"its cpuset allows memory of {_nodes(limited)} only"
     elif kind == "interleave":
         name, severity, why = "interleaved", "note", f"its policy {policy} puts it there"
+        over = set(cpulist.parse(policy.rpartition(":")[2])) or set(host.by_number)
+        fair = len(over - near) / len(over)
+        if away / total > fair + _AWAY_SHARE:
+            name, severity = "memory-away", "warning"
+            why = (
+                f"its policy {policy} would put {_percent(fair)} there, but {_nodes(home)} was "
+                "full when it allocated"
+            )
+            remedies = [
+                _do(
+                    f"numactl --cpunodebind={own} --interleave={cpulist.format(over)} "
+                    f"{process['name']} …",
+                    f"started again once {_nodes(home)} has room, it spreads evenly",
+                )
+            ]
     elif kind in ("bind", "prefer"):
         name, why = "bound-apart", f"its policy {policy} puts it there"
     else:
@@ -455,9 +471,7 @@ def _bound_away(host: _Host, process: Process) -> Optional[Finding]:
         f"{_name(process)} runs on CPUs of {_nodes(home)} only, and {_percent(away / total)} of "
         f"its {size(total)} are on other nodes: {why}",
         evidence,
-        [*_move_home(host, process, home, near), *_restart(process, own)]
-        if severity != "note"
-        else [],
+        remedies if severity != "note" else [],
         nodes=home,
         pids=[process["pid"]],
     )
@@ -530,6 +544,8 @@ def _move_home(
         return []
     to = cpulist.format(targets)
     effect = "moves what is there at once; the process waits while its pages are copied"
+    if any(policy.startswith("bind") for policy in process["policies"]):
+        effect += ", and what it allocates next still follows its policy"
     if available < sum(away.values()):
         effect += f". Only about {size(available)} fit: make room on {_nodes(targets)} first"
     return [_do(f"migratepages {process['pid']} {cpulist.format(away)} {to}", effect)]

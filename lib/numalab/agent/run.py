@@ -232,7 +232,7 @@ class _Run:
 
     def _look_at_host(self) -> None:
         self.topology = topology.read()
-        now = state.read()
+        now = self._state()
         emulated, why = state.emulated(self.topology, now)
         path = self.out / "host.json"
         self.host = {
@@ -255,6 +255,14 @@ class _Run:
                 self.warn(f"since this run was begun: {line}")
             self.host.update(topology=first["topology"], before=first["before"])
         journal.write_json(path, self.host)
+
+    def _state(self) -> Dict[str, Any]:
+        """The host's state, and every setting that the run changes under its own name."""
+        own = {
+            name: {"value": value, "reason": None}
+            for name, value in self.host_changes.read(list(self.wanted)).items()
+        }
+        return dict(sorted({**own, **state.read()}.items()))
 
     def _find_tool(self) -> None:
         tool = self.plan["tool"]
@@ -469,7 +477,7 @@ class _Run:
         )
 
     def _finish(self, status: str) -> None:
-        self.host["after"] = state.read()
+        self.host["after"] = self._state()
         journal.write_json(self.out / "host.json", self.host)
         sums = {"host.json": journal.sha256(self.out / "host.json")}
         for name in ("journal.ndjson", "changes.json"):

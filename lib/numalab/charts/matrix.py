@@ -41,7 +41,7 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
     when the frame mixes metrics, points or units, or has no pair at all.
     """
     style.one_quantity(frame)
-    cells = _pair_cells(frame, value)
+    cells = pair_cells(frame, value)
     if not cells:
         raise Fault(
             f"no row for {title!r} names one CPU node and one memory node",
@@ -79,10 +79,10 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
         remarks.append("hatched: the placement could not be proved")
     figure = style.picture(side * len(rows) + 1.05 + 0.14 * len(remarks), width)
     axes = figure.subplots()
-    low, high = _limits(known)
+    low, high = scale_ends(known)
     seaborn.heatmap(
         to_pandas(shown), ax=axes, square=True, cbar=not single and bool(known), vmin=low,
-        vmax=high, cmap=_colours(lower_is_better), linewidths=0.8, linecolor="white",
+        vmax=high, cmap=colour_scale(lower_is_better), linewidths=0.8, linecolor="white",
         annot=np.array([[number(v, digits) if v is not None else "" for v in shown.row(i)]
                         for i in range(len(rows))]),
         fmt="", annot_kws={"fontsize": size}, yticklabels=[str(row) for row in rows],
@@ -120,7 +120,7 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
 _NO_CELL: Tuple[Optional[float], str, str] = (None, "missing", "")
 
 
-def _pair_cells(
+def pair_cells(
     frame: pl.DataFrame, value: str
 ) -> Dict[Tuple[int, int], Tuple[Optional[float], str, str]]:
     """Per pair of nodes: the value to show, its grade, and why it is not verified."""
@@ -143,7 +143,7 @@ def _pair_cells(
     return cells
 
 
-def _limits(known: Sequence[float]) -> Tuple[float, float]:
+def scale_ends(known: Sequence[float]) -> Tuple[float, float]:
     """The ends of the colour scale: the data's, but never closer than ``LEAST_SPAN``."""
     if not known:
         return 0.0, 1.0
@@ -152,7 +152,7 @@ def _limits(known: Sequence[float]) -> Tuple[float, float]:
     return (low - short / 2, high + short / 2) if short > 0 else (low, high)
 
 
-def _colours(lower_is_better: bool) -> Colormap:
+def colour_scale(lower_is_better: bool) -> Colormap:
     """seaborn's ``mako``, dark for worse, without its black end, where steps are not seen."""
     shades = seaborn.color_palette("mako_r", as_cmap=True)(np.linspace(0, 0.85, 256))
     colours = ListedColormap(shades if lower_is_better else shades[::-1])
@@ -219,9 +219,9 @@ def core_matrix(
     side = min(4.9, style.WIDTH - beside, max(0.36 * many, 1.3))
     figure = style.picture(side + 1.15, max(side + beside, 3.4))
     axes = figure.subplots()
-    colours = _colours(lower_is_better=True)
+    colours = colour_scale(lower_is_better=True)
     ends = tuple(np.percentile(known, (1, 99))) if known.size else ()
-    low, high = _limits(list(ends))
+    low, high = scale_ends(list(ends))
     image = axes.imshow(grid, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
     below = known.size and known.min() < low
     above = known.size and known.max() > high

@@ -133,3 +133,23 @@ def ssh(
     sys.stdout.flush()
     words = guests.ssh(guest, *(command or []))
     os.execvp(words[0], words)
+
+
+@app.command()
+def run(
+    name: Name,
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="EXPERIMENT...", help="Else all of them.", show_default=""),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option("--profile", "-p", help="smoke, quick or full.")
+    ] = "smoke",
+    seed: Annotated[int | None, typer.Option(help="Of the order of trials.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the guest up.")] = False,
+) -> None:
+    """Boot a guest, measure everything in it, write the article, and end it."""
+    from . import measure
+
+    with _ended_like_by_ctrl_c():
+        measure.measure(name, experiments or [], profile, keep=keep, seed=seed, say=_say)

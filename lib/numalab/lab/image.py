@@ -129,7 +129,7 @@ def _build(arch: str, folder: Path, say: Say) -> None:
     tools.need_for_image(arch)
     mode = _mode()
     # Not below /tmp, which is often in memory; and the users of a namespace must reach it.
-    work = Path("/var/tmp") / f"numalab-image-{os.getuid()}-{arch}"
+    work = Path("/var/tmp") / f"numalab-image-{os.getuid()}-{arch}-{_mark(folder.parent)}"
     part = folder.with_name(f".part-{arch}")
     _clear(work, mode)  # of a build that was killed: its lock ended with it
     shutil.rmtree(part, ignore_errors=True)
@@ -162,6 +162,11 @@ def _build(arch: str, folder: Path, say: Say) -> None:
         shutil.rmtree(part, ignore_errors=True)
     log.unlink()
     say(f"built it in {time.monotonic() - started:.0f} s")
+
+
+def _mark(images: Path) -> str:
+    """What tells the working folders of two caches apart: each has a lock of its own."""
+    return hashlib.sha256(str(images.resolve()).encode()).hexdigest()[:8]
 
 
 def _command(made: Recipe, arch: str, mode: str, work: Path) -> list[str]:

@@ -1,0 +1,56 @@
+"""``numalab lab run``: boot a guest, measure it as a fleet of one, write the article, end it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from numalab import experiments, fleet, report, session
+from numalab.agent.errors import Fault
+
+from . import guests, image, inventory
+
+
+def measure(
+    name: str,
+    chosen: Sequence[str],
+    profile: str,
+    *,
+    keep: bool,
+    seed: int | None,
+    say: image.Say,
+) -> Path:
+    """Measure experiments (none named: all that have the profile) in a guest; return the article.
+
+    What an experiment sets in the guest is allowed. Afterwards the guest is gone, but with
+    ``keep`` it stays up. When not everything could be measured there is an article of what could,
+    and Fault; then, and when interrupted, the guest's disk stays, and the same call completes what
+    is missing.
+    """
+    settings = session.Settings(allow_host_changes=True)
+    if chosen:
+        loaded = [experiments.load(one) for one in dict.fromkeys(chosen)]
+        requests = [(one.request(profile, "", seed=seed), one) for one in loaded]
+    else:
+        requests = session.all_requests(profile, "", seed, settings, True)
+    guests.up(name, say)
+    failed: fleet.Failed | None = None
+    try:
+        try:
+            runs = fleet.run(requests, name, [inventory.path()], settings, seed=seed)
+        except fleet.Failed as fault:
+            runs, failed = fault.runs, fault
+        if not runs.get(name):
+            raise failed or Fault(f"nothing was measured on {name}")
+        article = report.make(runs[name], say=say)
+    except BaseException:
+        if not keep:
+            guests.stop(name)
+        raise
+    if failed is not None:
+        if not keep:
+            guests.stop(name)
+        raise failed
+    if not keep:
+        guests.down(name, say)
+    return article
