@@ -8,6 +8,7 @@ than it is; a binding is recommended only where its interval also lies beyond th
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -368,15 +369,19 @@ def markdown(found: Recommendation) -> str:
     return "\n\n".join(parts)
 
 
-def text(found: Recommendation) -> str:
-    """Return a recommendation as lines for the terminal."""
-    lines = [found.says]
+def text(found: Recommendation, width: int = 100) -> str:
+    """Return a recommendation as lines for a terminal; lines to paste are never broken."""
+    lines = textwrap.wrap(found.says, width)
     for title, sentences in _lists(found):
-        lines += [title, *(f"  - {one}" for one in sentences)]
+        lines.append(title)
+        for one in sentences:
+            lines += textwrap.wrap(one, width, initial_indent="  - ", subsequent_indent="    ")
     for place in found.paste:
         lines.append(f"{place.where}:")
         lines += [f"    {line}" for line in place.lines]
-        lines += [f"  ({remark})" for remark in place.remarks]
+        for remark in place.remarks:
+            lines += textwrap.wrap(f"({remark})", width, initial_indent="  ",
+                                   subsequent_indent="   ")  # fmt: skip
     return "\n".join(lines)
 
 
