@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -248,6 +249,7 @@ def argv(server: Server, datadir: str) -> List[str]:
         f"--datadir={datadir}",
         f"--socket={SOCKET}",
         "--pid-file=pid",
+        f"--tmpdir={datadir}",
     ]
 
 
@@ -273,12 +275,13 @@ def initialise(server: Server, datadir: str, log: str) -> None:
         command += [f"--{name}" for name in ("skip-log-bin", "innodb-doublewrite=OFF")]
         if "secure_file_priv" in server.known:
             command.append("--secure-file-priv=NULL")
-    command += [*_as_user(), *_base_folder(server), f"--datadir={datadir}"]
+    command += [*_as_user(), *_base_folder(server), f"--datadir={datadir}", f"--tmpdir={datadir}"]
     with open(log, "wb") as file:
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=datadir,
                 timeout=_INITIALISE_LIMIT_S, preexec_fn=die_with_parent(),
+                env={**os.environ, "TMPDIR": datadir, "LC_ALL": "C"},
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Fault(f"{server.title} cannot make its data directory: {error}") from None
@@ -344,8 +347,8 @@ class Running:
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=datadir,
                     pass_fds=tuple(keep_open), preexec_fn=die_with_parent(),
                 )  # fmt: skip
-            except OSError as error:
-                raise Fault(f"{words[0]} cannot be started: {error.strerror}") from None
+            except (OSError, subprocess.SubprocessError) as error:
+                raise Fault(f"{words[0]} cannot be started: {error}") from None
         self.pid = self.process.pid
 
     def connect(self, timeout_s: Optional[float] = None) -> wire.Connection:
@@ -396,8 +399,12 @@ class Running:
             return f"killed by {signal.Signals(-status).name}"
         return f"killed by signal {-status}"
 
-    def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """Shut it down in order; Fault when it had to be killed, or did not end well."""
+    def stop(self, limit_s: Optional[float] = None) -> None:
+        """Shut it down in order; Fault when it had to be killed, or did not end well.
+
+        Without a limit it has STOP_LIMIT_S seconds.
+        """
+        limit_s = limit_s or STOP_LIMIT_S
         self.check_alive("before it was to shut down")
         self.process.terminate()
         try:
@@ -437,6 +444,7 @@ def last_words(log: str, number: int = 2) -> str:
     except OSError:
         return ""
     lines = [_STAMP.sub("", line).strip() for line in lines]
+    lines = list(itertools.takewhile(lambda line: not line.startswith("usage:"), lines))  # numactl
     errors = [line for line in lines if re.match(r"\[ERROR\]|ERROR\b|FATAL", line)]
     follow = re.compile(r"Abort|initialization failed|init func")
     first = [line for line in errors if not follow.search(line)]

@@ -33,6 +33,7 @@ from . import data, wire
 from . import server as servers
 
 CLIENT_GRACE_S = 30.0  # beyond its time, for a client to start and to end
+ASK_LIMIT_S = 20.0  # for a server to tell its counters
 _RANGE = 5000  # rows that one question of the warm-up reads
 _MOST_READERS = 64
 _STATUS = (
@@ -108,6 +109,12 @@ class Client:
                     stdout=file, stderr=file, cwd=seat.running.datadir,
                     preexec_fn=servers.die_with_parent(cpus),
                 )  # fmt: skip
+            except subprocess.SubprocessError:
+                where = cpulist.format(cpus)
+                raise Fault(
+                    f"sysbench cannot run on CPUs {where}: they are offline or outside this "
+                    "process's cpuset"
+                ) from None
             except OSError as error:
                 raise Fault(f"{sysbench} cannot be started: {error.strerror}") from None
 
@@ -209,9 +216,15 @@ class Seat:
             say(event)
 
     def status(self) -> Dict[str, int]:
-        """Return the server's own counters."""
-        with self.running.connect(timeout_s=60) as session:
-            told = session.pairs("SHOW GLOBAL STATUS")
+        """Return the server's own counters; Fault when it does not tell them."""
+        try:
+            with self.running.connect(timeout_s=ASK_LIMIT_S) as session:
+                told = session.pairs("SHOW GLOBAL STATUS")
+        except (OSError, wire.Refused) as error:
+            self.running.check_alive("while it was asked for its counters")
+            raise Fault(
+                f"{self.running.name} does not answer when it is asked for its counters: {error}"
+            ) from None
         return {name: int(told[name]) for name in _STATUS if told.get(name, "").isdigit()}
 
     def fill_the_buffer_pool(self) -> None:
@@ -308,7 +321,7 @@ class Stage:
             event = {"event": "run", "instance": seat.name, **client.run()}
             if used and now:
                 event["server"] = {name: round(now[name] - used[name], 4) for name in used}
-            with contextlib.suppress(OSError, wire.Refused):
+            if client.status == 0:
                 later = seat.status()
                 event["status"] = {name: later[name] - value for name, value in status.items()}
             say(event)
