@@ -355,7 +355,7 @@ def judge(
     )
     deciding = judged if verdict == SUPPORTED else [one for one in judged if one.verdict == verdict]
     cells = list(dict.fromkeys(cell for one in judged for cell in one.cells))
-    because = "; ".join(one.because for one in deciding)
+    because = "; ".join(dict.fromkeys(one.because for one in deciding))
     return Verdict(claim.id, claim.says, claim.source, host_record["host"], verdict, because, cells)
 
 

@@ -206,7 +206,7 @@ class View:
         if len({at for _, at in places.values()}) < 2:
             return Text(f"This run measured one number of {tables.plain(option)}: no curve.")
         plain = {name: cell["label"] for name, cell in self.run.cells.items()}
-        words = tables.plain(option)
+        words = {"clients": "client threads"}.get(option, tables.plain(option))
         return self._marked(
             curves.against(
                 _placed(rows, {n: (plain.get(base, base), at) for n, (base, at) in places.items()}),

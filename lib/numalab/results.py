@@ -113,8 +113,7 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
             why = f": {'; '.join(reasons.head(2))}" if len(reasons) else ""
             lines.append(f"- not measured: {title(name)}{why}")
             continue
-        unit = mine["unit"][0]
-        columns[title(name) + ("" if unit in ("1", "") else f" ({unit})")] = name
+        columns[title(name) + _in(mine["unit"][0])] = name
         keys = ["cell", "point"] if (mine["point"] != "").any() else ["cell"]
         mine = mine.select(*keys, pl.col("mean").alias(name))
         if frame is None:
@@ -147,13 +146,24 @@ def markdown(run: Run, metric: str, point: str = "", load: str | None = None) ->
         frame,
         {
             "binding": "label",
-            "threads": "threads",
+            _threads(run): "threads",
             "n": "n",
-            f"{title(metric, point)} ({frame['unit'][0]})": ("mean", "low", "high"),
+            title(metric, point) + _in(frame["unit"][0]): ("mean", "low", "high"),
             "ratio": ("ratio", "ratio_low", "ratio_high"),
             "": "said",
         },
     )
+
+
+def _threads(run: Run) -> str:
+    """What a cell's ``threads`` are: the tool's own, or where it has no such option, its CPUs."""
+    own = any("threads" in (cell.get("options") or {}) for cell in run.cells.values())
+    return "threads" if own or not any(c.get("options") for c in run.cells.values()) else "CPUs"
+
+
+def _in(unit: str) -> str:
+    """A unit as a heading shows it: " (ms)"; nothing for a bare number."""
+    return "" if unit in ("1", "") else f" ({unit})"
 
 
 def title(metric: str, point: str = "") -> str:
@@ -175,7 +185,8 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
     frame = table(run, metric, point)
     if frame.is_empty():
         return ""
-    name = f"{title(metric, point)} {frame['unit'][0]}"
+    unit = frame["unit"][0]
+    name = title(metric, point) + ("" if unit == "1" else f" {unit}")
     lines = [("binding", name, "ratio", "")]
     for row in frame.iter_rows(named=True):
         value = tables.number(row["mean"])

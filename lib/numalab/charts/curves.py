@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import polars as pl
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from numalab import statistics
 from numalab.agent.errors import Fault
@@ -164,11 +165,15 @@ def against(
     names = sorted(most, key=lambda name: -most[name])
     figure = style.picture(3.4)
     axes = figure.subplots()
-    for name in names:
-        mine = rows.filter(pl.col("series") == name)
+    span = max(rows["at"]) - min(rows["at"])
+    for place, name in enumerate(names):
+        # a little aside of each other, so that intervals do not hide one another
+        aside = (place - (len(names) - 1) / 2) * 0.007
+        moved = pl.col("at") * 2 ** (aside * 4) if log else pl.col("at") + aside * span
+        mine = rows.filter(pl.col("series") == name).with_columns(moved)
         axes.scatter(mine["at"], mine["value"], s=7, color=looks[name]["color"], alpha=0.35,
                      linewidths=0, zorder=2, gid="trials")  # fmt: skip
-        curve = summary.filter(pl.col("series") == name).sort("at")
+        curve = summary.filter(pl.col("series") == name).sort("at").with_columns(moved)
         axes.errorbar(
             curve["at"], curve["mean"], yerr=_reach(curve, "", blocks), elinewidth=0.9, capsize=1.5,
             markeredgecolor="white", markeredgewidth=0.4, zorder=3, **looks[name],
@@ -229,10 +234,11 @@ def seconds(samples: pl.DataFrame, metric: str, labels: Mapping[str, str]) -> st
     if not cells:
         raise Fault(f"no sample of {metric}", "the run's tool or collectors did not record it")
     style.one_quantity(rows, ("unit",))
-    columns = min(len(cells), 4)
+    widest = max(style.text_width(labels[cell], style.SMALL) for cell in cells)
+    columns = min(len(cells), 4 if widest < 1.3 else 3)
     lines = -(-len(cells) // columns)
     figure = style.picture(0.75 + 1.25 * lines)
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat
+    panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
     for cell, axes in zip(cells, panels):
         mine = rows.filter(pl.col("cell") == cell).sort("t_s")
         colour = style.PALETTE[style.family(cell)]
@@ -245,25 +251,22 @@ def seconds(samples: pl.DataFrame, metric: str, labels: Mapping[str, str]) -> st
             .filter(pl.col("len") * 2 >= pl.col("len").max())
         )
         axes.plot(middle["second"], middle["value"], color=colour, linewidth=1.4, gid="median")
-        axes.set_title(_short(labels[cell]), fontsize=style.SMALL)
+        axes.set_title(style.fitted(labels[cell], style.SMALL, 1.7), fontsize=style.SMALL)
         axes.grid(axis="y")
-    for axes in list(panels)[len(cells):]:
+    for axes in panels[len(cells):]:
         axes.set_axis_off()
-    for place, axes in enumerate(figure.axes):
+    for place, axes in enumerate(panels):
         if len(cells) - columns <= place < len(cells):
             axes.xaxis.set_tick_params(labelbottom=True)
             axes.set_xlabel("time in the trial (s)", fontsize=style.SMALL)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         if place % columns == 0:
             axes.set_ylabel(rows["unit"][0], fontsize=style.SMALL)
         axes.yaxis.set_major_formatter(style.thousands())
-    figure.axes[0].set_ylim(0, None)
+    panels[0].set_ylim(0, None)
     style.title(figure, f"{style.words(metric)} over time")
     style.note(figure, "thin: every trial; strong: the median of the trials at that second")
     return figure
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 30 else text[:29] + "…"
 
 
 @style.styled

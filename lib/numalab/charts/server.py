@@ -66,7 +66,7 @@ def server_beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) ->
     if not machines:
         raise Fault("neither these runs nor the published figures hold a server's throughput")
     labels = [result.label for machine in machines for result in machine.results]
-    left = min(max(style.text_width(label, style.SMALL) for label in labels) + 0.26, 2.9)
+    left = max(style.text_width(label, style.SMALL) for label in labels) + 0.26
     top, head, foot, bottom = 0.3, 0.46, 0.3, 0.5
     tall = [_ROW * len(machine.results) for machine in machines]
     height = top + bottom + sum(head + foot + rows for rows in tall)
@@ -81,7 +81,7 @@ def server_beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) ->
             (left / style.WIDTH, 1 - y / height, (style.WIDTH - left - _BESIDE) / style.WIDTH,
              rows / height)
         )  # fmt: skip
-        _panel(axes, machine)
+        _panel(axes, machine, style.WIDTH - left - _BESIDE)
         figure.text(edge, 1 - (y - rows - 0.3) / height, machine.name, fontsize=style.SMALL,
                     fontweight="bold", va="bottom")  # fmt: skip
         figure.text(edge, 1 - (y - rows - 0.16) / height, machine.about, fontsize=style.TINY,
@@ -125,8 +125,8 @@ def _ours(rows: pl.DataFrame) -> List[_Machine]:
         enough = row["n"] >= statistics.BLOCKS_NEEDED
         machine.results.append(
             _Result(
-                f"{row['label'] or row['cell']}: {count}", row["mean"], one_node,
-                style.family(row["cell"]), row["n_unverified"] == 0,
+                f"{style.fitted(row['label'] or row['cell'], style.SMALL, 1.35)}: {count}",
+                row["mean"], one_node, style.family(row["cell"]), row["n_unverified"] == 0,
                 row["low"] if enough else None, row["high"] if enough else None,
                 ipc.get((row["run"], row["cell"])),
             )
@@ -162,7 +162,7 @@ def _theirs(published: pl.DataFrame) -> List[_Machine]:
     return list(machines.values())
 
 
-def _panel(axes: Any, machine: _Machine) -> None:
+def _panel(axes: Any, machine: _Machine, wide: float) -> None:
     results = sorted(machine.results, key=lambda result: -result.value)
     reference = machine.reference
     axes.set_xlim(0, max(result.high or result.value for result in results) * 1.06)
@@ -192,7 +192,8 @@ def _panel(axes: Any, machine: _Machine) -> None:
             markeredgewidth=0.5 if result.solid else 1.1, elinewidth=1.2, capsize=2, zorder=3,
         )  # fmt: skip
         if result.doubt:
-            beyond = result.value > 0.62 * axes.get_xlim()[1]
+            room = (axes.get_xlim()[1] - result.value) / axes.get_xlim()[1] * wide
+            beyond = style.text_width(result.doubt, style.TINY) + 0.12 > room
             style.halo(axes.annotate(result.doubt, (result.value, place), fontsize=style.TINY,
                           xytext=(-7 if beyond else 7, 0), textcoords="offset points",
                           ha="right" if beyond else "left", va="center_baseline",

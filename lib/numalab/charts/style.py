@@ -149,6 +149,15 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     return TextPath((0, 0), text, size=size, prop=font).get_extents().xmax / 72
 
 
+def fitted(text: str, size: float, room: float) -> str:
+    """Return a text cut to a width in inches at a size in points, with an ellipsis if it was."""
+    if text_width(text, size) <= room:
+        return text
+    while text and text_width(text + "…", size) > room:
+        text = text[:-1].rstrip(" ,")
+    return text + "…"
+
+
 def picture(height: float, width: float = WIDTH) -> Picture:
     """Return an empty figure of this size in inches whose layout makes room for its labels."""
     figure = Picture(figsize=(width, height), layout="constrained")
