@@ -523,12 +523,19 @@ def grade(
     return "verified", None
 
 
+def of_instance(cell: Dict[str, Any], name: str) -> Dict[str, Any]:
+    """Return a cell of several instances as the one of that name has it: its own binding."""
+    return {**cell, **next(one for one in cell["instances"] if one["name"] == name)}
+
+
 def contradiction(proof: Dict[str, Any], cell: Dict[str, Any]) -> Optional[str]:
     """Judge a recorded proof again from its own figures; say what forbids its ``ok``, or None.
 
     For a checker that does not trust the verdict in a file: bytes per node and CPUs seen are held
-    against what the cell requires.
+    against what the cell requires; of several instances, what the one of the proof requires.
     """
+    if "instance" in proof:
+        cell = of_instance(cell, proof["instance"])
     expects, memory = cell["expects"], proof.get("memory") or {}
     if expects["memory"]["proof"] == "required":
         judged = _of_policy(expects["memory"], memory)

@@ -14,7 +14,7 @@ import re
 import shutil
 import textwrap
 from pathlib import Path
-from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import SCHEMA, bindings, changes, cpulist, tools
 from .errors import Fault
@@ -466,7 +466,14 @@ class _Preparation:
             self.faults.append(fault)
             self.skipped.append(_skip(cell, str(fault)))
             return False
-        need = ready["need_bytes"]
+        instances = cell.get("instances") or []
+        for one in instances:
+            _, room = bindings.room_bytes(self.topology, one)
+            if room is not None and ready["need_bytes"] > room:
+                needed = f"{one['name']} needs {size(ready['need_bytes'])}"
+                self.skipped.append(_skip(cell, f"{needed}, its memory is {size(room)} at most"))
+                return False
+        need = ready["need_bytes"] * max(1, len(instances))
         free, room = bindings.room_bytes(self.topology, cell)
         if room is not None and need > room:
             where = f"nodes {nodes}" if "," in nodes or "-" in nodes else f"node {nodes}"
@@ -503,9 +510,10 @@ class _Preparation:
         """Return the cells, each followed by its copies for the values of the sweeps.
 
         A value that a cell has anyway makes no copy. A copy is compared with the copy of its
-        cell's baseline that has the same value, or with the baseline itself where the sweep has
-        no copies of that. Copies of a baseline are compared with nothing:
-        a scaling curve compares numbers of threads, not bindings, and shows them as they are.
+        cell's baseline that has the same value; where the option binds memory (the driver's
+        BINDING_OPTIONS) and there is none, with the baseline itself. Copies of a baseline are
+        compared with nothing: a scaling curve compares numbers of threads, not bindings, and
+        shows them as they are.
         Raises Fault when the tool accepts no value of a sweep.
         """
         result = {cell["id"]: [cell] for cell in cells}
@@ -517,16 +525,14 @@ class _Preparation:
             # Baselines first: their copies are what the others are compared with.
             for cell in sorted(cells, key=lambda c: c["role"] != "baseline"):
                 if cell["id"] in ids:
-                    copies = self._copies(cell, option, sweep["values"], ids)
+                    copies = self._copies(cell, option, sweep["values"])
                     result[cell["id"]] += copies
                     made += len(copies)
             if not made and len(self.faults) > before:
                 raise self.faults[before]
         return [cell for group in result.values() for cell in group]
 
-    def _copies(
-        self, cell: Cell, option: str, values: Sequence[Any], swept: Container[str]
-    ) -> List[Cell]:
+    def _copies(self, cell: Cell, option: str, values: Sequence[Any]) -> List[Cell]:
         copies: List[Cell] = []
         own_cpus = self._own_cpus(cell)
         seen = [cell["options"].get(option)]
@@ -557,8 +563,8 @@ class _Preparation:
                 twin = self._ready.get(base["id"] + suffix)
                 if base["options"].get(option) == value:
                     twin = base
-                if twin is None and base["id"] not in swept:
-                    twin = base  # the option itself is what is compared
+                if twin is None and option in getattr(self.driver, "BINDING_OPTIONS", ()):
+                    twin = base  # the option is no other load: it is itself a way of binding
                 one["baseline"] = twin["id"] if twin else None
             if not self.prepare(one):
                 continue
@@ -705,8 +711,11 @@ def text(plan: Plan, width: int = 100) -> str:
             put(f"bound as {shown[binding]}{_against(cell)}", label, column)
         else:
             put(_where(cell), label, column)
-            put(" ".join(cell["numactl"]) or "started without numactl", column)
-            put(_proof(cell), column)
+            for one in cell.get("instances") or [cell]:
+                name = f"{one['name']}: " if "name" in one else ""
+                put(name + (" ".join(one["numactl"]) or "started without numactl"), column)
+                if not name or one["memory"]["policy"] == "bind":
+                    put(_proof(one), column)
         shown.setdefault(binding, cell["id"])
         special = terms(plan, cell) if cell.get("case") else ""
         if special:

@@ -207,7 +207,10 @@ class _Trial:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
-            self.collection = collectors.start(self.cell, self.pids or self.child.pid, asked)
+            names = [one["name"] for one in self.cell.get("instances") or ()]
+            self.collection = collectors.start(
+                self.cell, self.pids or self.child.pid, {**asked, "instances": names}
+            )
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None
@@ -330,11 +333,21 @@ class _Trial:
     def _prove(self, when: str, buffers: Optional[Dict[str, int]]) -> float:
         assert self.child is not None
         began = time.monotonic()
-        pids = self.pids or self.child.pid
-        proof = placement.prove(pids, self.cell, self.bench.topology, buffers=buffers)
+        pids, topology = self.pids or self.child.pid, self.bench.topology
+        head = {"when": when, "t_s": round(began - self.child.started, 3)}
+        instances = self.cell.get("instances")
+        if instances:  # each against its own binding
+            if len(self.pids) != len(instances):
+                raise _Failed(f"it named {len(self.pids)} processes for {len(instances)} instances")
+            for pid, one in zip(self.pids, instances):
+                own = placement.of_instance(self.cell, one["name"])
+                proof = placement.prove(pid, own, topology)
+                self.proofs.append({**head, "instance": one["name"], **proof})
+        else:
+            proof = placement.prove(pids, self.cell, topology, buffers=buffers)
+            self.proofs.append({**head, **proof})
         took = time.monotonic() - began
         self.proof_s += took
-        self.proofs.append({"when": when, "t_s": round(began - self.child.started, 3), **proof})
         return took
 
     def _check_on_it(self, what: str) -> None:

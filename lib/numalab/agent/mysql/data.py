@@ -64,10 +64,9 @@ def table_bytes(options: Dict[str, Any]) -> int:
     return int(options["tables"]) * (int(options["rows"]) * ROW_BYTES + _TABLE_BYTES)
 
 
-def disk_bytes(options: Dict[str, Any]) -> int:
-    """Return the bytes on disk, estimated: pristine, a copy to work on, the log of a load."""
-    copies = 1 + max(1, int(options.get("instances") or 1))
-    return copies * (table_bytes(options) + _BASE_BYTES) + (1 << 30)
+def disk_bytes(options: Dict[str, Any], copies: int = 1) -> int:
+    """Return the bytes on disk, estimated: pristine, the copies to work on, the log of a load."""
+    return (1 + copies) * (table_bytes(options) + _BASE_BYTES) + (1 << 30)
 
 
 def load_s(options: Dict[str, Any]) -> float:

@@ -17,6 +17,7 @@ Records (from what the trial's own process prints, see ``agent/mysql/stage.py``)
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any, Dict, List, Optional
 
@@ -28,6 +29,7 @@ from . import sysbench
 NAME = "mysql_server"
 PROTOCOL = "handshake"
 BINDS_ITSELF = True  # the server alone gets the cell's numactl prefix
+BINDING_OPTIONS = ("innodb_numa_interleave",)
 QUIT_S = server.STOP_LIMIT_S + 15
 
 Record = Dict[str, Any]
@@ -131,7 +133,7 @@ def prepare(
     given = {**_OPTIONS, **options}
     if given["workload"] not in WORKLOADS:
         raise Fault(f"there is no workload {given['workload']!r}", f"known: {', '.join(WORKLOADS)}")
-    for name, least in (("tables", 1), ("rows", 1), ("seed", 1), ("warmup_s", 0), ("rate", 0)):
+    for name, least in (("tables", 1), ("rows", 1), ("seed", 1), ("warmup_s", 0)):
         _whole(name, given[name], least)
     _whole("time_s", given["time_s"], 1)
     found = server.find(given["server"], given["prefer"])
@@ -152,7 +154,7 @@ def prepare(
         "time_s": given["time_s"],
         "warmup_s": given["warmup_s"],
         "seed": given["seed"],
-        "rate": given["rate"],
+        "rate": _rate(given["rate"], topology),
         "innodb_numa_interleave": interleave,
         "client_cpus": client["cpus"] or every,
         "client_shares": client["cpus"] is None,
@@ -217,6 +219,17 @@ def _clients(value: Any, topology: Dict[str, Any]) -> int:
             f"write a number from 1, or {', '.join(words)}",
         )
     return number
+
+
+def _rate(value: Any, topology: Dict[str, Any]) -> int:
+    """Return transactions a second that each client starts, 0 for as many as it can.
+
+    ``"400/cpu"`` is so many for each of the host's usable CPUs.
+    """
+    match = re.fullmatch(r"(\d+)/cpu", value) if isinstance(value, str) else None
+    if match:
+        return int(match[1]) * len(cpulist.parse(bindings.any_cpus(topology)))
+    return _whole("rate", value, 0)
 
 
 def _pool(value: Any, tables: int) -> int:
@@ -285,13 +298,16 @@ def outlay(cells: List[Dict[str, Any]]) -> Dict[str, Any]:
     ``prepare_s`` is 0 when every data set is in the cache.
     """
     sets: Dict[str, Dict[str, Any]] = {}
+    copies: Dict[str, int] = {}
     for cell in cells:
         options = cell["options"]
-        sets.setdefault(f"{options['tables']}x{options['rows']}", options)
+        key = f"{options['tables']}x{options['rows']}"
+        sets.setdefault(key, options)
+        copies[key] = max(copies.get(key, 1), len(cell.get("instances") or ()))
     seconds, disk, words = 0.0, 0, []
-    for options in sets.values():
+    for key, options in sets.items():
         rows = options["tables"] * options["rows"]
-        size = data.disk_bytes(options)
+        size = data.disk_bytes(options, copies[key])
         words.append(
             f"data set: {rows:,} rows in {options['tables']} tables, {_gigabytes(size)} of disk"
         )
