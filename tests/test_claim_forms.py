@@ -124,6 +124,12 @@ def test_the_control_of_a_gap_is_as_wide_as_two_ratios():
     assert judged({**GAP, "ratio_at_most": 0.99}, quiet).verdict == SUPPORTED
 
 
+def test_a_gap_is_not_compared_with_itself():
+    asked = {**GAP, "relative_to": {"cell": GAP["cell"], "against": GAP["against"]}}
+    found = judged(asked, two_loads(1.4))
+    assert found.verdict == NOT_TESTABLE and "on this host" in found.because
+
+
 def test_gaps_without_partners_for_each_are_not_compared():
     asked = {**GAP, "relative_to": {"cell": "remote", "against": "cores"}}
     found = judged(asked, two_loads(1.4))

@@ -132,6 +132,19 @@ def test_instances_stand_side_by_side_from_zero():
         instances.instances(rows, ["latency_p95"], {"unbound": "ranges"})
 
 
+def test_an_instance_is_named_with_its_cpus():
+    run = mysql_frames.run([Cell("instances:ranges", 1.0, cpus="0-63")])
+    run.plan["cells"][0]["instances"] = [
+        {"name": f"instance {n}", "cpus": cpus} for n, cpus in ((1, "0-31"), (2, None))
+    ]
+    rows = instance_rows((1.0, 2.0)).with_columns(cell=pl.lit("instances:ranges"))
+    run.__dict__["measurements"] = rows
+    said = texts(notebook.View(run).instances("cpu_per_query"))
+    assert "instance 1: CPUs 0-31" in said and "instance 2: CPUs all" in said
+    table = notebook.View(run).overview("cpu_per_query")
+    assert "| instances ranges | instance 1 |" in table
+
+
 def test_a_server_stands_beside_the_published_study_with_its_own_ratios():
     run = mysql_frames.run(mysql_frames.published_cells(0.1), noise=0.0)
     rows = run.measurements.filter(pl.col("metric").is_in([QPS, "ipc"]))

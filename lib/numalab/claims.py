@@ -400,6 +400,8 @@ def _comparison(predicate: Comparison, side: Side) -> _Judged:
     if predicate.relative_to:
         asked = predicate.model_copy(update=predicate.relative_to.model_dump())
         reference = _pairs(asked, side)
+        if reference == pairs:
+            raise _Untestable(f"{predicate.cell} is {predicate.relative_to.cell} on this host")
         if len(reference) != len(pairs):
             raise _Untestable(
                 f"{predicate.cell} has {len(pairs)} pairs, {predicate.relative_to.cell} has "

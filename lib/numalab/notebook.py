@@ -269,6 +269,15 @@ class View:
         )  # fmt: skip
         if rows.is_empty():
             return Text("No trial of this run measured several instances.")
+        seats = [
+            (name, seat["name"], f"{seat['name']}: CPUs {seat['cpus'] or 'all'}")
+            for name, cell in self.run.cells.items()
+            for seat in cell.get("instances") or []
+        ]
+        named = pl.DataFrame(seats, schema=["cell", "point", "seat"], orient="row")
+        rows = rows.join(
+            named.cast(pl.String), on=["cell", "point"], how="left", maintain_order="left"
+        ).with_columns(point=pl.coalesce("seat", "point"))
         return self._marked(instances.instances(rows, metrics, labels))
 
     def matrix(self, metric: str, point: str = "") -> Shown:
