@@ -179,7 +179,7 @@ def parse(binding: Any) -> Binding:
                     f"write local: {here}",
                 )
             return Binding(name, (here, there), f"remote:{here}-{there}")
-        choices = ("every", "nearest", "farthest")
+        choices = ("every", "nearest", "farthest", ROOMIEST)
         if text not in choices:
             raise Fault(
                 f"remote: {text!r} is neither a pair of nodes like 0->1 nor a choice of them",
@@ -491,9 +491,14 @@ def _remote(host: Host, binding: Binding) -> Found:
         return [_pair(host, here, there)], []
     cells: List[Cell] = []
     reasons: List[Tuple[str, str]] = []
+    roomiest = host.roomiest()
     for here in host.cpus_of:
         others = [n for n in host.memory_nodes if n != here]
-        if argument is None:
+        if argument == ROOMIEST:  # from there to the farthest, else to any
+            if here == roomiest and others:
+                there = _ranks(host, here).get("farthest", others)
+                cells.append(_pair(host, here, there[0]))
+        elif argument is None:
             cells += [_pair(host, here, there) for there in others]
         elif others and argument not in _ranks(host, here):
             why = f"the firmware gives no distances from node {here} to every other"

@@ -121,7 +121,7 @@ def make(
     if "client" in topology:
         plan["client"] = topology["client"]
     driver = tools.driver(tool["name"])
-    if hasattr(driver, "outlay"):
+    if cells and hasattr(driver, "outlay"):
         plan["outlay"] = driver.outlay(cells)
         estimate["total_s"] = round(estimate["total_s"] + plan["outlay"]["prepare_s"], 3)
     return plan

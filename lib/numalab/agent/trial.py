@@ -207,10 +207,9 @@ class _Trial:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
-            names = [one["name"] for one in self.cell.get("instances") or ()]
-            self.collection = collectors.start(
-                self.cell, self.pids or self.child.pid, {**asked, "instances": names}
-            )
+            if "instances" in self.cell:
+                asked = {**asked, "instances": [one["name"] for one in self.cell["instances"]]}
+            self.collection = collectors.start(self.cell, self.pids or self.child.pid, asked)
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None

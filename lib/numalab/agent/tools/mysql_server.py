@@ -25,6 +25,7 @@ from .. import bindings, cpulist
 from ..errors import Fault, ParseError
 from ..mysql import data, server
 from . import sysbench
+from .stream import last_level_caches
 
 NAME = "mysql_server"
 PROTOCOL = "handshake"
@@ -177,6 +178,12 @@ def prepare(
         cpulist.parse(resolved["client_cpus"])
     ):
         notes.append("client shares CPUs with the server")
+    caches = last_level_caches(topology, cpus)
+    if caches and data.table_bytes(resolved) < caches:
+        notes.append(
+            f"the tables ({_gigabytes(data.table_bytes(resolved))}) fit into the last-level caches "
+            f"({_gigabytes(caches)}): the distance of memory shows less than it could"
+        )
     sessions = resolved["clients"] * _SESSION_BYTES
     need = int(resolved["pool_bytes"] * 1.03) + _SERVER_BYTES + sessions
     return {"options": resolved, "need_bytes": need, "notes": notes}
