@@ -119,7 +119,7 @@ class View:
                 "cell": cell["label"],
                 "CPUs": cell["cpus"] or "all",
                 "memory": _policy(cell),
-                "command prefix": f"`{' '.join(cell['numactl'])}`" if cell["numactl"] else "none",
+                "command prefix": _prefix(cell),
                 "placement": _expects(cell),
             }
             for cell in self.run.plan["cells"]
@@ -325,8 +325,11 @@ class View:
             return Text("This run measured one number of threads: there is no curve to draw.")
         return self._marked(curves.scaling(local))
 
-    def order(self, metric: str, point: str = "") -> Shown:
-        """Draw a metric in the order of the trials: drift shows as a slope."""
+    def order(self, metric: str, point: str | None = None) -> Shown:
+        """Draw a metric in the order of the trials: drift shows as a slope.
+
+        Without a point, values of all its points are there, each against its own median.
+        """
         rows = self._rows(metric, point)
         return rows if isinstance(rows, Text) else self._marked(curves.run_order(rows))
 
@@ -425,6 +428,17 @@ def _count(run: runs.Run) -> str:
     said = [f"{grades.count(g)} {g}" for g in ("verified", "unverified", "error") if g in grades]
     many = "1 trial" if len(grades) == 1 else f"{len(grades)} trials"
     return many + (f": {', '.join(said)}" if said else "")
+
+
+def _prefix(cell: dict[str, Any]) -> str:
+    """The words before the command; of several instances those of each."""
+    seats = cell.get("instances") or [{"name": "", "numactl": cell["numactl"]}]
+    said = [
+        f"{seat['name']}: ".removeprefix(": ")
+        + (f"`{' '.join(seat['numactl'])}`" if seat["numactl"] else "none")
+        for seat in seats
+    ]
+    return "; ".join(said)
 
 
 def _policy(cell: dict[str, Any]) -> str:

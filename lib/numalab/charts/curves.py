@@ -226,8 +226,9 @@ def seconds(samples: pl.DataFrame, metric: str, labels: Mapping[str, str]) -> st
     """Draw a per-second metric as one small panel per cell, all on the same axes.
 
     ``samples`` are rows of ``samples.parquet``, ``labels`` the cells to draw in their order with
-    their titles. Every trial is a thin line, the median of the trials a strong one; steps, dips
-    and trends that a mean hides show here. Raises Fault where no row has the metric.
+    their titles. Every trial is a thin line, the median of the trials a strong one, the points
+    of a cell (instances) in colours of their own; steps, dips and trends that a mean hides show
+    here. Raises Fault where no row has the metric.
     """
     rows = samples.filter((pl.col("metric") == metric) & pl.col("value").is_not_null())
     cells = [cell for cell in labels if cell in set(rows["cell"])]
@@ -241,16 +242,20 @@ def seconds(samples: pl.DataFrame, metric: str, labels: Mapping[str, str]) -> st
     panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
     for cell, axes in zip(cells, panels):
         mine = rows.filter(pl.col("cell") == cell).sort("t_s")
-        colour = style.PALETTE[style.family(cell)]
-        for _, trial in mine.group_by(["trial", "point"], maintain_order=True):
-            axes.plot(trial["t_s"], trial["value"], color=colour, alpha=0.35, linewidth=0.6)
-        middle = (
-            mine.with_columns(second=pl.col("t_s").round())
-            .group_by("second", maintain_order=True)
-            .agg(pl.col("value").median(), pl.len())
-            .filter(pl.col("len") * 2 >= pl.col("len").max())
-        )
-        axes.plot(middle["second"], middle["value"], color=colour, linewidth=1.4, gid="median")
+        points = mine["point"].unique().sort().to_list()
+        for number, point in enumerate(points):
+            one = len(points) == 1
+            colour = style.PALETTE[style.family(cell)] if one else _cycled(number)
+            own = mine.filter(pl.col("point") == point)
+            for _, trial in own.group_by("trial", maintain_order=True):
+                axes.plot(trial["t_s"], trial["value"], color=colour, alpha=0.35, linewidth=0.6)
+            middle = (
+                own.with_columns(second=pl.col("t_s").round())
+                .group_by("second", maintain_order=True)
+                .agg(pl.col("value").median(), pl.len())
+                .filter(pl.col("len") * 2 >= pl.col("len").max())
+            )
+            axes.plot(middle["second"], middle["value"], color=colour, linewidth=1.4, gid="median")
         axes.set_title(style.fitted(labels[cell], style.SMALL, 1.7), fontsize=style.SMALL)
         axes.grid(axis="y")
     for axes in panels[len(cells):]:
@@ -267,6 +272,10 @@ def seconds(samples: pl.DataFrame, metric: str, labels: Mapping[str, str]) -> st
     style.title(figure, f"{style.words(metric)} over time")
     style.note(figure, "thin: every trial; strong: the median of the trials at that second")
     return figure
+
+
+def _cycled(number: int) -> str:
+    return style.CYCLE[number % len(style.CYCLE)]
 
 
 @style.styled

@@ -101,9 +101,10 @@ def _panel(
 ) -> None:  # fmt: skip
     mine = rows.filter(pl.col("metric") == metric)
     means = summary.filter(pl.col("metric") == metric)
-    numbers = {point: n for n, point in enumerate(dict.fromkeys(p for _, p in places))}
+    layouts: Dict[str, int] = {}
     for (cell, point), place in places.items():
-        colour = style.CYCLE[numbers[point] % len(style.CYCLE)]
+        number = layouts[cell] = layouts.get(cell, -1) + 1
+        colour = style.CYCLE[number % len(style.CYCLE)]
         here = (pl.col("cell") == cell) & (pl.col("point") == point)
         values = mine.filter(here).sort("trial")["value"]
         axes.scatter(values, [place] * len(values), s=8, color=colour, alpha=0.35, linewidths=0,

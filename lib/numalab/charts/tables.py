@@ -52,7 +52,7 @@ def interval(
     if half <= 0 or scale == 0:
         return f"{number(value, digits)} [{number(low, digits)}, {number(high, digits)}]"
     most = digits + 1 - math.floor(math.log10(scale))
-    least = 2 if scale < 10 else 0
+    least = 2 if abs(value) < 10 else 0  # also where an end is far away: 0.05 is not 0
     decimals = max(0, min(most, max(least, -math.floor(math.log10(half)))))
     return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
