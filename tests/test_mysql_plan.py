@@ -227,3 +227,4 @@ def test_cores_fill_one_node_after_the_other_or_come_in_a_series():
     assert not found and skipped[0]["reason"] == "this host has 2 usable cores, not 4"
     with pytest.raises(Fault, match="has 12 usable cores, not 13"):
         bindings.resolve([{"cores": {"count": 13, "within": "packed"}}], host)
+

@@ -20,8 +20,10 @@ from numalab.agent import run, tools, topology
 from numalab.agent.errors import Fault
 from numalab.agent.mysql import data, server, stage, wire
 
+# Whichever server there is, or the one whose program NUMALAB_TEST_SERVER names.
+NAMED = {"server": os.environ.get("NUMALAB_TEST_SERVER")}
 try:
-    FOUND = tools.driver("mysql_server").find({})
+    FOUND = tools.driver("mysql_server").find(NAMED)
     WHY = ""
 except Fault as fault:
     FOUND, WHY = {}, str(fault)
@@ -45,7 +47,7 @@ def cache(tmp_path_factory):
 
 def resolved(**options):
     driver = tools.driver("mysql_server")
-    given = {**SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}
+    given = {**NAMED, **SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}
     return driver.prepare(given, topology.read(), "0", "0")["options"]
 
 
@@ -53,7 +55,7 @@ def request(**options):
     return {
         "schema": 1, "experiment": "mysql", "profile": "smoke", "host": "here",
         "tool": {"name": "mysql", "prefer": ["mysql_server"],
-                 "options": {**SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}},
+                 "options": {**NAMED, **SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}},
         "bindings": ["cpus-only"], "baseline": "cpus-only", "control": False, "blocks": 1,
         "seed": 1, "headline": "queries_per_second", "collectors": {"perf": False},
     }  # fmt: skip

@@ -39,6 +39,7 @@ _TABLE_BYTES = 8 << 20  # of a table beside its rows, at most
 _BASE_BYTES = 256 << 20  # of an empty server with its redo log
 _ROWS_A_SECOND = 60_000  # that a thread of sysbench prepares; for estimates only
 _MOST_LOADERS = 8
+_NOTHING_BYTES = 32 << 20  # free on a disk that a server calls full
 _FICLONE = 0x40049409  # linux/fs.h
 _WORTH_SYNCING = 1 << 20  # bytes of a file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -204,6 +205,11 @@ def make(found: Dict[str, Any], options: Dict[str, Any], tell: Tell) -> None:
                 shutil.rmtree(folder)
             os.rename(making, folder)
             journal.sync_directory(folder.parent)
+        except Fault as fault:
+            # A server does not always say what it met: it may only call its directory unusable.
+            if shutil.disk_usage(folder.parent).free < _NOTHING_BYTES and "full" not in str(fault):
+                raise Fault(f"the disk is full: {fault.what}", _ROOM_HINT) from None
+            raise
         finally:
             shutil.rmtree(making, ignore_errors=True)
 
