@@ -419,7 +419,8 @@ def _prepare_with_a_tool(
             passed.append(fault)
             continue
         why = "; ".join(fault.what for fault in passed) or None
-        record = {**found, "path": published(found["path"]), "name": name, "why": why}
+        shown = {k: published(v) if isinstance(v, str) else v for k, v in found.items()}
+        record = {**shown, "name": name, "why": why}
         return record, own, maker.skipped
     if len(passed) == 1:
         raise passed[0]

@@ -174,7 +174,7 @@ def settings(
         "skip_networking": "ON", "mysqlx": "OFF", "skip_name_resolve": "ON",
         # the buffer pool holds all the data, and nothing is loaded into it but by the warm-up
         "innodb_buffer_pool_size": pool,
-        "innodb_buffer_pool_instances": max(1, min(8, pool >> 30)),
+        "innodb_buffer_pool_instances": pool_instances(pool),
         "innodb_buffer_pool_dump_at_shutdown": "OFF",
         "innodb_buffer_pool_load_at_startup": "OFF",
         "innodb_numa_interleave": options["innodb_numa_interleave"],
@@ -224,6 +224,11 @@ def settings(
             raise Fault(f"server_options: {name} is numalab's to set", "leave it out")
         result[plain] = {True: "ON", False: "OFF"}.get(value, str(value))
     return result
+
+
+def pool_instances(pool_bytes: int) -> int:
+    """Return into how many parts a buffer pool is divided, where the server can: one a GiB."""
+    return max(1, min(8, pool_bytes >> 30))
 
 
 _FIXED = (

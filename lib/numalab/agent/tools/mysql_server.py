@@ -24,6 +24,7 @@ from typing import Any, Dict, List, Optional
 from .. import bindings, cpulist
 from ..errors import Fault, ParseError
 from ..mysql import data, server
+from ..paths import published
 from . import sysbench
 from .stream import last_level_caches
 
@@ -159,7 +160,7 @@ def prepare(
         "innodb_numa_interleave": interleave,
         "client_cpus": client["cpus"] or every,
         "client_shares": client["cpus"] is None,
-        "server": given["server"],
+        "server": published(given["server"]),
         "prefer": given["prefer"],
         "server_options": given["server_options"],
         "writes": given["workload"] == "oltp_read_write",
@@ -185,7 +186,7 @@ def prepare(
             f"({_gigabytes(caches)}): the distance of memory shows less than it could"
         )
     sessions = resolved["clients"] * _SESSION_BYTES
-    need = int(resolved["pool_bytes"] * 1.03) + _SERVER_BYTES + sessions
+    need = int(resolved["pool_bytes"] * 1.05) + _SERVER_BYTES + sessions
     return {"options": resolved, "need_bytes": need, "notes": notes}
 
 
@@ -243,7 +244,8 @@ def _pool(value: Any, tables: int) -> int:
     """Return the buffer pool's bytes: what the tables need and a quarter more, in whole steps."""
     least = tables + tables // 4 + (64 << 20)
     if value == "auto":
-        return -(-least // _POOL_STEP) * _POOL_STEP
+        step = _POOL_STEP * server.pool_instances(least)  # else the server rounds it up by itself
+        return -(-least // step) * step
     if isinstance(value, bool) or not isinstance(value, int) or value < tables:
         raise Fault(
             f"pool {value!r} does not hold the tables ({_gigabytes(tables)})",
