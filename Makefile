@@ -1,4 +1,5 @@
-# `make run` measures this machine and renders the article; `make test` runs every test.
+# `make run` measures this machine and renders the article; `make test` runs the tests,
+# `make test-lab` those that need a host of their own, emulated.
 # Both set up what they need: system tools (where permitted) and a virtual environment.
 
 PYTHON  ?= python3
@@ -7,7 +8,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: run test bench lint notebooks lock clean help
+.PHONY: run test test-lab bench lint notebooks lock clean help
 
 help:  ## list what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/'
@@ -21,6 +22,10 @@ test: $(READY)  ## lint, every test, and every committed notebook against its co
 	$(BIN)/ruff check .
 	$(BIN)/pytest
 	$(BIN)/pytest --nbval-lax -p no:cacheprovider notebooks report/index.ipynb
+
+test-lab: $(READY)  ## boot an emulated host of two nodes, measure everything in it, and end it
+	-@scripts/install-lab-tools
+	$(BIN)/pytest -p no:cacheprovider --durations=0 tests/lab
 
 bench: $(READY)  ## the measured promises: probe, collectors, start-up, store
 	$(BIN)/python bench/all.py

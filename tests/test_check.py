@@ -111,7 +111,8 @@ def _in_a_case(run, changes=(), found=(), grade="verified"):
     (cell,) = manifest["plan"]["cells"]
     asked = {"vm.zone_reclaim_mode": "1", "vm.drop_caches": "3"}
     manifest["plan"]["request"].update(
-        changes={}, cases=[{"name": "full", "says": "full", "changes": asked}]
+        changes={"lru_gen.enabled?": "0x0000"},
+        cases=[{"name": "full", "says": "full", "changes": asked}],
     )
     cell.update(case={"name": "full", "says": "full"}, changes={**asked, **dict(changes)})
     manifest["settings"] = {"vm.zone_reclaim_mode": "0"}
@@ -141,6 +142,21 @@ def test_a_trial_ran_under_the_settings_of_its_cell(run):
 )
 def test_other_settings_than_the_cells_are_a_fault(run, changes, found, words):
     assert any(words in fault for fault in _in_a_case(run, changes, found).faults)
+
+
+@pytest.mark.parametrize(
+    ("policy", "why", "excused"),
+    [("interleave", "a node is full", True), ("interleave", None, False), ("bind", "so", False)],
+)
+def test_only_interleaving_over_a_full_node_is_excused_from_its_proof(run, policy, why, excused):
+    manifest = journal.read_json(run / "manifest.json")
+    (cell,) = manifest["plan"]["cells"]
+    cell["memory"]["policy"] = policy
+    cell["expects"]["memory"] = {"proof": "outcome", **({"why": why} if why else {})}
+    journal.write_json(run / "manifest.json", manifest)
+    found = check.check(run)
+    assert any("requires no proof" in fault for fault in found.faults) is not excused
+    assert any("recorded, not required" in line for line in found.warnings) is excused
 
 
 def test_a_failed_trial_need_not_have_had_its_settings(run):

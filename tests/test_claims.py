@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from frames import Cell, core_latency_frame, host_record, measurements, plan, two_nodes
-from numalab import claims
+from numalab import claims, statistics
 from numalab.agent.errors import Fault
 from numalab.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
 
@@ -104,6 +104,19 @@ def test_the_same_needs_the_interval_within_the_margin():
     assert verdict(same).verdict == SUPPORTED
     noisy = measurements(two_nodes(), noise=0.2)
     assert verdict(same, noisy).verdict == INCONCLUSIVE
+
+
+def test_equivalence_is_rarely_shown_at_the_edge_of_the_margin():
+    logs = np.log(1.05) + np.random.default_rng(8).normal(0, 0.02, size=(300, 8))
+    none = claims.Ratio(None, None, None, 0)
+    shown = []
+    for row in logs:
+        ratio = statistics.paired_ratio(np.exp(row), [1] * 8)
+        pair = claims._Pair("unbound", ratio, none)
+        said = [claims._one_sided([pair], bound, low, False, True)[0]
+                for bound, low in ((1 / 1.05, True), (1.05, False))]  # fmt: skip
+        shown.append(said == [SUPPORTED, SUPPORTED])
+    assert np.mean(shown) < 0.09
 
 
 def test_fewer_than_six_verified_blocks_decide_nothing():
@@ -433,6 +446,10 @@ def test_what_a_level_cannot_find_is_said():
     assert skipped.because == "cpus-only/off was skipped: no lru_gen.enabled here"
     nothing = verdict({**asked, "cell": "cpus-only/none"}, frame, None, planned)
     assert nothing.because == "the run holds no cpus-only/none cell"
+    planned["request"]["cases"] = [{"name": "empty"}, {"name": "full"}]
+    twice = [{**asked, "cell": "cpus-only/none"}, {**asked, "cell": "cpus-only/none"}]
+    nothing = verdict(twice, frame, None, planned)
+    assert nothing.because == "this run leaves out the case none (profile quick)"
 
 
 def test_cases_are_compared_with_each_other():

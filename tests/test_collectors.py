@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numalab.agent import collectors, placement
-from numalab.agent.collectors import cpu, numastat, perf, resctrl, vmstat
+from numalab.agent.collectors import cpu, meminfo, numastat, perf, resctrl, vmstat
 from numalab.agent.errors import Fault
 
 CELL = {"cpus": None}
@@ -179,6 +179,68 @@ def test_vmstat_keeps_what_matters_and_names_what_the_kernel_lacks(tmp_path):
     assert rows["pgfault"]["value"] == 50 and rows["numa_pages_migrated"]["value"] == 0
     assert rows["compact_stall"]["value"] is None
     assert "no such counter" in rows["compact_stall"]["reason"]
+
+
+def test_vmstat_gives_more_rows_where_the_kernel_counts_more_and_old_records_none():
+    record = {"pgfault": [1, 3], "workingset_refault_file": [5, 9], "drop_pagecache": [0, 1]}
+    rows = {row["metric"]: row["value"] for row in vmstat.metrics(record)}
+    assert rows["workingset_refault_file"] == 4 and rows["drop_pagecache"] == 1
+    assert "pswpout" not in rows and rows["pgscan_direct"] is None
+    old = [row["metric"] for row in vmstat.metrics(record, schema=1)]
+    assert old == list(vmstat.METRICS)
+    old = {row["metric"] for row in collectors.metrics({"schema": 1, "vmstat": record})}
+    assert "meminfo" not in old and "drop_pagecache" not in old
+    new = {row["metric"]: row for row in collectors.metrics({"schema": 2, "vmstat": record})}
+    assert new["meminfo"]["value"] is None and new["meminfo"]["reason"] == "it was not collected"
+    assert new["drop_pagecache"]["value"] == 1
+
+
+MEMINFO = """Node {0} MemTotal:       2000000 kB
+Node {0} MemFree:        {1} kB
+Node {0} Active(file):   200 kB
+Node {0} Inactive(file): 300 kB
+Node {0} FilePages:      {2} kB
+Node {0} AnonPages:      {3} kB
+"""
+
+
+def test_meminfo_levels_by_node(tmp_path):
+    folder = "sys/devices/system/node"
+    files = {f"{folder}/node{n}/meminfo": MEMINFO.format(n, 1000, 500, 10) for n in (0, 8)}
+    root = make(tmp_path, files)
+    before = meminfo.snapshot(root)
+    assert before["8"]["Inactive(file)"] == 300 << 10 and set(before) == {"0", "8"}
+    make(tmp_path, {f"{folder}/node8/meminfo": MEMINFO.format(8, 200, 800, 510)})
+    record = json.loads(json.dumps(meminfo.difference(before, meminfo.snapshot(root))))
+    rows = {(row["metric"], row["point"]): row for row in meminfo.metrics(record)}
+    values = {key[0]: row["value"] for key, row in rows.items() if key[1] == "node 8"}
+    assert values == {
+        "free_change": -800 << 10, "page_cache_change": 300 << 10, "anonymous_change": 500 << 10,
+        "anonymous_huge_change": None, "free_before": 1000 << 10, "page_cache_before": 500 << 10,
+    }  # fmt: skip
+    assert rows["free_change", "node 0"]["value"] == 0 and rows["free_change", "node 0"]["x"] == 0
+    assert "no AnonHugePages" in rows["anonymous_huge_change", "node 0"]["reason"]
+    assert all(row["unit"] == "B" and row["source"] == "meminfo" for row in rows.values())
+    with pytest.raises(collectors.Unavailable, match="no NUMA nodes"):
+        meminfo.snapshot(str(tmp_path / "nowhere"))
+
+
+def test_memory_by_node_is_sampled_from_the_start(tmp_path, busy):
+    folder = "sys/devices/system/node"
+    root = make(tmp_path, {f"{folder}/node4/meminfo": MEMINFO.format(4, 1000, 500, 10)})
+    collection = collectors.start(CELL, busy, {"perf": False, "interval_s": 0.02, "root": root})
+    let_work(busy, 0.1)
+    make(tmp_path, {f"{folder}/node4/meminfo": MEMINFO.format(4, 700, 800, 10)})
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+        if any(row["value"] == 700 << 10 for row in collection._sampler._samples):
+            break
+    record = collection.stop()
+    series = [(row["t_s"], row["metric"], row["value"]) for row in record["samples"]
+              if row["point"] == "node 4" and row["source"] == "meminfo"]  # fmt: skip
+    assert series[:2] == [(0.0, "free", 1000 << 10), (0.0, "page_cache", 500 << 10)]
+    assert series[-1][1:] == ("page_cache", 800 << 10) and series[-1][0] > 0.02
 
 
 def test_a_counter_that_is_no_number_costs_one_collector(tmp_path, busy):

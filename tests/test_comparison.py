@@ -178,3 +178,20 @@ def test_run_directories_of_other_experiments_are_refused(tmp_path):
         comparison.compare_runs(folders[0], folders[1])
     table = comparison.compare_runs(folders[0], folders[2])
     assert set(table["reason"]) == {"emulated (b): timings carry no NUMA meaning"}
+
+
+def test_cases_are_matched_by_name_and_pooled_only_with_their_like():
+    def of(node, empty, full):
+        base = f"cpus-only:{node}/empty"
+        cells = [Cell(base, empty, role="baseline"), Cell(f"cpus-only:{node}/full", full, base)]
+        return measurements(cells, metric="minor_faults", unit="count", tool="allocation")
+
+    same = comparison.compare(of(0, 100.0, 300.0), of(0, 100.0, 600.0), emulated=(True, True))
+    ratios = dict(same.select("cell_a", "ratio").iter_rows())
+    assert ratios["cpus-only:0/full"] == pytest.approx(2, rel=0.02)
+    other = comparison.compare(of(0, 100.0, 300.0), of(1, 100.0, 600.0))
+    ratios = dict(other.select("cell_b", "ratio").iter_rows())
+    assert ratios["cpus-only:1/full"] == pytest.approx(2, rel=0.02)
+    assert ratios["cpus-only:1/empty"] == pytest.approx(1, rel=0.02)
+    shown = comparison.text(other)
+    assert "cpus-only/full" in shown and "cpus-only/empty" in shown

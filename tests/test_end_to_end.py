@@ -18,7 +18,15 @@ from numalab.agent import journal
 from numalab.agent.errors import Fault
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-EXPERIMENTS = experiments.names()
+
+
+def _changes_host(name):
+    loaded = experiments.load(name)
+    return bool(loaded.changes or any(case.changes for case in loaded.cases))
+
+
+EXPERIMENTS = [name for name in experiments.names() if not _changes_host(name)]
+LEFT_OUT = [name for name in experiments.names() if _changes_host(name)]
 
 
 def _numalab(*arguments, runs_in, **options):
@@ -83,6 +91,12 @@ def test_every_experiment_leaves_a_complete_run_that_passes_the_check(measured, 
     result = check.check(run.folder)
     assert result.faults == []
     assert result.trials == len(run.plan["order"]) > 0
+
+
+def test_what_would_change_this_host_is_left_out_without_leave(measured):
+    assert LEFT_OUT
+    found = [path.name.partition("-")[2] for path in (measured / "here").iterdir()]
+    assert not set(found) & set(LEFT_OUT)
 
 
 def test_what_was_measured_is_there_with_units_and_grades(measured):

@@ -95,6 +95,15 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
         (("blocks: 2", "blocks: 0"), "profiles.smoke.blocks: input should be greater"),
         (("blocks: 2", "blocks: many"), "profiles.smoke.blocks: input should be a valid integer"),
         (("better: higher", "better: bigger"), "measure.triad.better"),
+        (("blocks: 2", "blocks: 2, cases: [ful]"), "profile smoke names the case 'ful', which"),
+        (
+            (
+                "profiles:",
+                "cases: [{name: a}]\nsweep: [{option: threads, values: [1], bindings: [local]}]"
+                "\nprofiles:",
+            ),
+            "cases and a sweep",
+        ),
         (("profiles:", "cases: [{name: Full}]\nprofiles:"), "cases.0.name: string should match"),
         (("profiles:", "cases: [{name: a, changes: {a.b: 0}}]\nprofiles:"), "cases.0.changes.a.b"),
         (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
@@ -163,3 +172,46 @@ def test_notebooks_are_thin(name):
         assert not re.search(r"^\s*(for|while|def|class|try|with)\b", cell.source, re.MULTILINE)
         assert not re.search(r"subprocess|open\(|polars|import re\b", cell.source), cell.source
         assert len(cell.source.splitlines()) <= 6, "logic belongs in the library"
+
+
+def test_all_leaves_out_what_this_host_cannot_offer(checkout, capsys, monkeypatch):
+    folder, measured = checkout
+    (folder / "b.yml").write_text(GOOD)
+
+    def run(request, loaded, settings):
+        if loaded.name == "b":
+            raise session.LeftOut("there is nothing to measure on this host", "it has one node")
+        measured.append(loaded.name)
+
+    monkeypatch.setattr(session, "run", run)
+    session.run_all("smoke", "here", 1, session.Settings(), True)
+    assert measured == ["good"]
+    assert "b left out: there is nothing to measure on this host. it has one node" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "allow", "words"),
+    [
+        ({"cells": [], "order": [], "skipped": [{"reason": "one node"}]}, True, "one node"),
+        ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, False,
+         "this experiment sets vm.swappiness = 0 while it measures, and may not"),
+        ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, True, None),
+        ({"cells": [{"changes": {}}], "order": [1]}, False, None),
+    ],
+)  # fmt: skip
+def test_what_cannot_or_may_not_be_measured_is_said_before_it_starts(
+    tmp_path, monkeypatch, plan, allow, words
+):
+    class Started(Exception):
+        pass
+
+    def start(*given, **named):
+        raise Started
+
+    loaded = experiments.load(_write(tmp_path, GOOD))
+    monkeypatch.setattr(session.launch, "make_plan", lambda request: {"request": {}, **plan})
+    monkeypatch.setattr(session.launch, "new_run_directory", start)
+    with pytest.raises(session.LeftOut if words else Started, match=words):
+        session.run(loaded.request("smoke", "here"), loaded, session.Settings(allow))

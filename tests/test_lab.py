@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from numalab.agent import state
 from numalab.agent.errors import Fault
 from numalab.lab import guests, hosts, image, qemu, tools
 
@@ -375,3 +376,19 @@ def test_two_commands_build_one_image(home, builder):
     assert builder() == 1
     assert sum("waiting: another numalab" in output for output in outputs) == 1
     assert len({output.splitlines()[-1] for output in outputs}) == 1
+
+
+def test_a_guest_of_the_lab_is_emulated_whatever_runs_it(tmp_path):
+    found = {"virt.hypervisor": {"value": "kvm", "reason": None}}
+    assert state.emulated({"model": "Intel"}, found) == (False, None)
+    (tmp_path / "etc").mkdir()
+    assert state.read(str(tmp_path))["lab.guest"]["value"] is None
+    written = next(
+        line.split('"')[1]
+        for line in (REPOSITORY / "lab" / "guest-init").read_text().splitlines()
+        if "is a guest of numalab's lab" in line
+    )
+    (tmp_path / "etc" / "numalab-lab").write_text(written.replace("$name", "intel-2n") + "\n")
+    found["lab.guest"] = state.read(str(tmp_path))["lab.guest"]
+    emulated, why = state.emulated({"model": "Intel"}, found)
+    assert emulated and why.startswith("intel-2n is a guest of numalab's lab")

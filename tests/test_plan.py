@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import topologies
 from numalab.agent import cpulist, plan, tools
-from numalab.agent.errors import Fault
+from numalab.agent.errors import Fault, NotHere
 
 GIB = 1 << 30
 
@@ -128,6 +128,17 @@ def test_the_first_tool_that_is_there_is_taken(drivers):
     assert {skip["binding"] for skip in made["skipped"]} == {"remote", "interleave"}
     with pytest.raises(Fault, match="there is no tool 'strem'"):
         plan.make(request(tool={"name": "strem"}), topologies.topology(1))
+
+
+def test_a_tool_that_finds_nothing_to_do_on_this_host_makes_an_empty_plan(drivers, monkeypatch):
+    def refuse(*given):
+        raise NotHere("pages have no choice of nodes")
+
+    monkeypatch.setattr(drivers["probe"], "prepare", refuse)
+    made = plan.make(request(), topologies.topology(1))
+    assert made["cells"] == [] and made["order"] == []
+    assert "pages have no choice of nodes" in {skip["reason"] for skip in made["skipped"]}
+    assert "nothing will be measured" in plan.text(made)
 
 
 def test_unbound_runs_the_threads_of_its_baseline(drivers):
@@ -310,9 +321,15 @@ def test_a_plan_with_cases_says_what_each_is(drivers):
     assert "vm.swappiness = 10 or 0, vm.zone_reclaim_mode = 1" in flat
     assert "node full bound as cpus-only:0/empty; against cpus-only:0/empty" in flat
     assert f"with array: {2 * GIB}, vm.swappiness = 10, vm.zone_reclaim_mode = 1" in flat
+    assert "every trial runs with" not in flat  # bound has another swappiness
     assert "node empty (A/A control) all as cpus-only:0/empty; 4 threads" in flat
     assert "numactl --physcpubind=0-3 --membind=0" in flat  # the other binding is shown whole
     terms = {cell["id"]: plan.terms(made, cell) for cell in made["cells"]}
+    two = plan.make(in_cases() | {"cases": CASES[:3]}, topologies.topology(2))
+    assert "every trial runs with vm.swappiness = 10" in plan.text(two)
+    assert [plan.terms(two, cell) for cell in two["cells"]] == [
+        "", "", f"array: {2 * GIB}", f"array: {2 * GIB}, vm.zone_reclaim_mode = 1",
+    ]  # fmt: skip
     assert terms["cpus-only:0/empty"] == "vm.swappiness = 10"
     assert terms["local:0/bound"] == "vm.swappiness = 0"
 
@@ -337,6 +354,33 @@ def test_a_case_that_this_kernel_cannot_have_is_skipped_with_the_reason(drivers,
     (skip,) = made["skipped"]
     assert skip["cell"] == "cpus-only:0/reclaim"
     assert skip["reason"].startswith("this kernel has no vm.zone_reclaim_mode (there is no /")
+    made = plan.make(request(changes={"a.b": "1"}), topologies.topology(2), here)
+    assert made["cells"] == [] and {"local", "remote"} <= {s["binding"] for s in made["skipped"]}
+    assert all(skip["reason"].startswith("this kernel has no a.b (") for skip in made["skipped"])
+
+
+def test_a_setting_with_a_question_mark_is_set_where_the_host_has_it(drivers, tmp_path):
+    (tmp_path / "proc/sys/vm").mkdir(parents=True)
+    (tmp_path / "proc/sys/vm/swappiness").write_text("60\n")
+    (tmp_path / "proc/sys/vm/zone_reclaim_mode").write_text("0\n")
+    here = {"numactl": "/usr/bin/numactl", "root": str(tmp_path)}
+    asked = in_cases() | {"changes": {"vm.swappiness?": "10", "lru_gen.enabled?": "0x0000"}}
+    cells = by_id(plan.make(asked, topologies.topology(2), here))
+    assert cells["cpus-only:0/empty"]["changes"] == {"vm.swappiness": "10"}
+    assert cells["local:0/bound"]["changes"] == {"vm.swappiness": "0"}
+    asked["cases"] = []
+    cells = by_id(plan.make(asked, topologies.topology(2), here))
+    assert cells["cpus-only:0"]["changes"] == {"vm.swappiness": "10"}
+
+
+def test_interleaving_over_a_node_that_is_filled_need_not_be_even(drivers):
+    probe = drivers["probe"]
+    prepare = probe.prepare
+    probe.prepare = lambda *given: {**prepare(*given), "full_node": True}
+    cells = by_id(plan.make(request(bindings=["local", "interleave"]), topologies.topology(2)))
+    expected = cells["interleave:0"]["expects"]["memory"]
+    assert expected["proof"] == "outcome" and "fills a node" in expected["why"]
+    assert cells["local:0"]["expects"]["memory"]["proof"] == "required"
 
 
 def test_without_the_baseline_in_the_first_case_nothing_is_compared(drivers):

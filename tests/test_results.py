@@ -84,3 +84,53 @@ def test_a_node_without_memory_in_a_look_counts_as_none_there(tmp_path):
     (tmp_path / "journal.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = SimpleNamespace(folder=tmp_path, cells={"unbound": {"label": "unbound"}})
     assert "node 0: 50.0% to 100.0%, node 1: 0.0% to 50.0%" in results.placement(run)
+
+
+def _cased(tmp_path, values, emulated=False, **more):
+    """A run of one binding in cases, six blocks, each case with one value throughout."""
+    cells = [
+        frames.Cell("cpus-only:0/empty", 1.0, role="baseline"),
+        frames.Cell("cpus-only:0/empty/control", 1.0, "cpus-only:0/empty", role="control"),
+        *(frames.Cell(f"cpus-only:0/{name}", 1.0, "cpus-only:0/empty") for name in values),
+    ]
+    given = {f"cpus-only:0/{name}": float(value) for name, value in values.items()}
+    rows = frames.measurements(cells, noise=0.01, **{"tool": "allocation", **more})
+    rows = rows.with_columns(
+        value=pl.coalesce(
+            pl.col("cell").replace_strict(given, default=None, return_dtype=pl.Float64), "value"
+        )
+    )
+    run = _run(tmp_path, rows, cells)
+    run.host["emulated"] = emulated
+    return run
+
+
+def test_cases_stand_in_the_order_of_the_plan_with_ratios_where_there_are_any(tmp_path):
+    names = [f"case-{number:02}" for number in range(14, 0, -1)]
+    run = _cased(tmp_path, dict.fromkeys(names, 3) | {"zero": 0})
+    table = results.table(run, "triad")
+    assert [row.removeprefix("cpus-only:0/") for row in table["cell"]] == [
+        "empty", "empty/control", *names, "zero",
+    ]  # fmt: skip
+    by_cell = {row["cell"].partition("/")[2]: row for row in table.iter_rows(named=True)}
+    assert by_cell["case-07"]["ratio"] == pytest.approx(3, rel=0.02)
+    assert by_cell["case-07"]["said"] == "different from cpus-only 0/empty"
+    assert by_cell["zero"]["ratio"] is None and by_cell["zero"]["mean"] == 0
+    assert by_cell["zero"]["said"] == "no ratio: a value is 0 or less"
+    shown = results.terminal(run) if run.measures else results._terminal_table(run, "triad", "")
+    first = next(line for line in shown.splitlines() if "0/empty " in line)
+    assert first.split()[-1] == "1"  # the baseline's own ratio, though its id has a case
+    assert len(results.markdown(run, "triad").splitlines()) == 2 + 17
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "tool", "real"),
+    [("triad", "GB/s", "probe", False), ("allocation_time", "s", "allocation", False),
+     ("minor_faults", "count", "allocation", True)],
+)  # fmt: skip
+def test_no_time_of_an_emulated_host_is_put_into_a_ratio(tmp_path, metric, unit, tool, real):
+    run = _cased(tmp_path, {"full": 3}, True, metric=metric, unit=unit, tool=tool)
+    row = results.table(run, metric).row(2, named=True)
+    assert (row["ratio"] is not None) is real and (row["decision"] == statistics.EFFECT) is real
+    assert ("emulated: no time means anything" in row["said"]) is not real
+    assert row["mean"] == 3

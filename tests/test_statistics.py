@@ -178,25 +178,6 @@ def test_an_effect_lies_outside_the_control_and_one(interval, control, blocks, s
     assert statistics.effect(*interval, *control, blocks) == said
 
 
-def test_equivalence_needs_the_interval_inside_the_margin():
-    random = np.random.default_rng(5)
-    same = statistics.paired_ratio(np.exp(random.normal(0, 0.01, 10)), [1.0] * 10)
-    noisy = statistics.paired_ratio(np.exp(random.normal(0, 0.3, 10)), [1.0] * 10)
-    assert statistics.equivalent(same, 0.05) is True
-    assert statistics.equivalent(noisy, 0.05) is False
-    assert statistics.equivalent(statistics.paired_ratio([1] * 5, [1] * 5), 0.05) is None
-    shifted = statistics.paired_ratio([1.2 + i * 1e-3 for i in range(10)], [1.0] * 10)
-    assert statistics.equivalent(shifted, 0.05) is False
-    with pytest.raises(ValueError):
-        statistics.equivalent(same, 0)
-
-
-def test_equivalence_is_rarely_shown_at_the_edge_of_the_margin():
-    logs = np.log(1.05) + np.random.default_rng(8).normal(0, 0.02, size=(300, 8))
-    shown = [statistics.equivalent(statistics.paired_ratio(np.exp(x), [1] * 8), 0.05) for x in logs]
-    assert np.mean(shown) < 0.09
-
-
 # ---------------------------------------------------------------- tables
 
 

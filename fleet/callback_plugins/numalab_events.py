@@ -6,6 +6,7 @@ unreachable or retry. They go to the descriptor that NUMALAB_EVENTS_FD names.
 
 import json
 import os
+import signal
 
 from ansible.plugins.callback import CallbackBase
 
@@ -28,8 +29,14 @@ class CallbackModule(CallbackBase):
         event.update({key: result.get(key) for key in ("rc", "stdout", "stderr", "msg")})
         line = memoryview((json.dumps(event, default=str) + "\n").encode())
         descriptor = int(os.environ["NUMALAB_EVENTS_FD"])
-        while line:
-            line = line[os.write(descriptor, line) :]
+        try:
+            while line:
+                line = line[os.write(descriptor, line) :]
+        except BrokenPipeError:
+            # The command is gone: nobody may fetch beside its successor. The hosts go on.
+            if os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGKILL)
+            raise
 
     def _result(self, kind, result):
         # ansible-core 2.19 introduced the names without the underscore and will drop the older.

@@ -470,6 +470,10 @@ def _named(name: str, side: Side) -> list[dict]:
             continue  # this binding in another case
         if str(skipped["binding"]).partition(":")[0] == binding.partition(":")[0]:
             raise _Untestable(f"{name} was skipped: {skipped['reason']}")
+    request = side.plan.get("request") or {}
+    cases = [case["name"] for case in request.get("cases") or []]
+    if cases and rest and rest not in cases:
+        raise _Untestable(f"this run leaves out the case {rest} (profile {request['profile']})")
     raise _Untestable(f"the run holds no {name} cell")
 
 
@@ -718,7 +722,8 @@ def _one_sided(
     """Judge "every (some) pair's ratio is at least (at most) the bound", and the deciding pair.
 
     The side that needs only one pair is corrected for the number of pairs; the other needs none.
-    An equivalence is supported at two times 5 % (90 % interval), as ``statistics.equivalent``.
+    An equivalence is supported by two one-sided tests at 5 % each, that is by the 90 % interval
+    (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
     """
     plain = statistics.CONFIDENCE
     strict = 1 - (1 - plain) / len(pairs)

@@ -92,7 +92,10 @@ def text(frame: pl.DataFrame, width: int = 100) -> str:
     lines = [head]
     for row in frame.iter_rows(named=True):
         cells = [cell for cell in (row["cell_a"], row["cell_b"]) if cell]
-        name = cells[0] if len(set(cells)) == 1 else f"{row['binding']} {row['rank'] or ''}".strip()
+        name = cells[0]
+        if len(set(cells)) > 1:
+            swept = name.split(", ")[0].partition("/")[1:]  # of a sweep, or the case
+            name = f"{row['binding']} {row['rank'] or ''}".strip() + "".join(swept)
         ratio = "–" if row["ratio"] is None else f"{row['ratio']:.3f}"
         if row["low"] is not None:
             ratio += f"  [{row['low']:.3f}, {row['high']:.3f}]"

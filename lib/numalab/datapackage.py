@@ -6,6 +6,7 @@ Format: Data Package version 2 (https://datapackage.org/standard/data-package/).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ COLUMNS = {
 }
 
 
-def descriptor(data: Path) -> dict[str, Any]:
-    """Return the descriptor of a data folder: the published figures and every run in it."""
-    folders = sorted(path.parent for path in (data / "runs").glob("*/*/manifest.json"))
+def descriptor(data: Path, folders: Iterable[Path]) -> dict[str, Any]:
+    """Return the descriptor of a data folder: the published figures, and these runs in it."""
+    folders = sorted(folders)
     published = pl.read_csv(data / "reference" / "published.csv", infer_schema_length=None)
     resources = [
         {
@@ -92,7 +93,7 @@ def _field(name: str, kind: Any) -> dict[str, str]:
     return field | ({"description": COLUMNS[name]} if name in COLUMNS else {})
 
 
-def write(data: Path) -> None:
-    """Write ``datapackage.json`` into a data folder."""
-    text = json.dumps(descriptor(data), indent=2, ensure_ascii=False)
+def write(data: Path, folders: Iterable[Path]) -> None:
+    """Write ``datapackage.json``, which describes these runs, into a data folder."""
+    text = json.dumps(descriptor(data, folders), indent=2, ensure_ascii=False)
     (data / "datapackage.json").write_text(text + "\n", encoding="utf-8")

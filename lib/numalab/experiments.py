@@ -99,6 +99,19 @@ class Experiment(_Strict):
     profiles: dict[str, Profile]
     claims: list[dict[str, Any]] = []
 
+    @model_validator(mode="after")
+    def _cases_are_there(self) -> Experiment:
+        known = [case.name for case in self.cases]
+        for name, profile in self.profiles.items():
+            for case in profile.cases or []:
+                if case not in known:
+                    raise ValueError(
+                        f"profile {name} names the case {case!r}, which is none of {known}"
+                    )
+            if known and (self.sweep if profile.sweep is None else profile.sweep):
+                raise ValueError("an experiment has cases and a sweep: write its values as cases")
+        return self
+
     def profile(self, name: str) -> Profile:
         """Return a profile by name; Fault names those that exist."""
         if name not in self.profiles:

@@ -25,7 +25,16 @@ from numalab import (
 )
 from numalab.agent import plan as planning
 from numalab.agent.errors import Fault
-from numalab.charts import bindings, curves, instances, matrix, style, tables, topology
+from numalab.charts import (
+    bindings,
+    curves,
+    instances,
+    matrix,
+    placement,
+    style,
+    tables,
+    topology,
+)
 
 MEASURE = "measure"
 _Bindings = Sequence[experiments.Binding]
@@ -127,7 +136,9 @@ class View:
         if any(cell.get("case") for cell in self.run.plan["cells"]):
             for row, cell in zip(rows, self.run.plan["cells"], strict=True):
                 row["with"] = planning.terms(self.run.plan, cell) or "nothing else"
-        notes = dict.fromkeys(note for cell in self.run.plan["cells"] for note in cell["notes"])
+        shared = planning.common(self.run.plan).items()
+        notes = [f"every trial ran with {name} = {value}" for name, value in shared]
+        notes += dict.fromkeys(note for cell in self.run.plan["cells"] for note in cell["notes"])
         text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}) if rows else ""
         return Text(text + "".join(f"\n- {note}" for note in notes))
 
@@ -160,7 +171,7 @@ class View:
                 "setting": name,
                 "value": f"unknown: {entry['reason']}"
                 if entry["value"] is None
-                else _short(entry["value"]),
+                else short(entry["value"]),
             }
             for name, entry in sorted(before.items())
             if not names or name in names
@@ -333,6 +344,46 @@ class View:
         rows = self._rows(metric, point)
         return rows if isinstance(rows, Text) else self._marked(curves.run_order(rows))
 
+    def where(self) -> Shown:
+        """Draw on which nodes each case's new memory came to lie."""
+        rows = self._rows("placed")
+        if isinstance(rows, Text):
+            return rows
+        return self._marked(placement.where(rows, list(self.run.cells)))
+
+    def faults(self) -> Shown:
+        """Draw the minor faults of each case beside its share of huge pages."""
+        minor, huge = self._rows("minor_faults"), self._rows("huge_share")
+        for rows in (minor, huge):
+            if isinstance(rows, Text):
+                return rows
+        return self._marked(placement.faults(minor, huge, list(self.run.cells)))
+
+    def levels(self, *cases: str) -> Shown:
+        """Draw page cache and free memory over time, in the cases named (all without a name)."""
+        cells = {
+            name: cell
+            for name, cell in self.run.cells.items()
+            if cell["role"] != "control"
+            and (not cases or (cell.get("case") or {}).get("name") in cases)
+        }
+        rows = self.run.samples.filter(
+            pl.col("metric").is_in(["page_cache", "free"]) & pl.col("cell").is_in(list(cells))
+        )
+        if rows.is_empty():
+            return Text("No trial of these cases lasted long enough for a sample of its memory.")
+        labels = {name: cell["label"] for name, cell in cells.items()}
+        homes = {name: cell["cpu_nodes"] for name, cell in cells.items()}
+        return self._marked(placement.levels(rows, labels, homes))
+
+    def memory_counters(self) -> Text:
+        """Return what the kernel's memory management counted, per case."""
+        return Text(results.memory_counters(self.run))
+
+    def shares(self, *metrics: str) -> Text:
+        """Return metrics of the tool per case: median, least and greatest of the blocks."""
+        return Text(results.shares(self.run, *metrics))
+
     def _rows(self, metric: str, point: str | None = None) -> pl.DataFrame | Text:
         """A metric's rows, or the words that stand where a picture of nothing would."""
         rows = self.run.tool_rows(metric, point)
@@ -352,9 +403,7 @@ class View:
         if host["emulated"]:
             return Text("Emulated host: its latencies say nothing of groups of cores.")
         virtual = core_groups.is_virtual(host)
-        return Text(
-            core_groups.markdown(self.run.measurements, host["topology"], virtual=virtual)
-        )
+        return Text(core_groups.markdown(self.run.measurements, host["topology"], virtual=virtual))
 
     def witness(self) -> Text:
         """Return sysfs beside numactl and lscpu: the same figures read by independent tools."""
@@ -459,9 +508,10 @@ def _gib(value: int | None) -> float | None:
     return None if value is None else value / 2**30
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return a setting's value in at most 80 characters."""
     if isinstance(value, dict):
-        value = [f"{key}: {_short(entry)}" for key, entry in value.items()]
+        value = [f"{key}: {short(entry)}" for key, entry in value.items()]
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 80 else text[:77] + "…"
 

@@ -34,9 +34,10 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
 
     Columns: cell, label, role, threads, n, mean, low, high, unit, ratio, ratio_low, ratio_high,
     decision (of ``statistics.effect``) and said (the decision in words, with what was excluded).
-    Cells stand in the order of the plan. Fewer than six values have no interval here: they could
-    decide nothing, and an interval of two points would only look like knowledge. ``load`` chooses
-    the cells under one load (``threads=2``); without it all but the copies of a sweep are there.
+    Cells stand in the order of the plan. On an emulated host a time or a speed has no ratio. Fewer
+    than six values have no interval here: they could decide nothing, and an interval of two points
+    would only look like knowledge. ``load`` chooses the cells under one load (``threads=2``);
+    without it all but the copies of a sweep are there.
     """
     rows, ratios = compared(run, metric, point, load)
     summary = statistics.summarise(rows)
@@ -53,11 +54,15 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
         pl.col("cell").replace_strict(order, return_dtype=pl.Int64)
     )
     said = [_said(run, row) for row in joined.iter_rows(named=True)]
+    real = pl.Series([_real(run, row) for row in joined.iter_rows(named=True)], dtype=pl.Boolean)
     enough = pl.col("n") >= statistics.BLOCKS_NEEDED
     intervals = ("low", "high", "ratio_low", "ratio_high")
+    judged = ("ratio", "ratio_low", "ratio_high", "decision")
     return joined.with_columns(
         pl.Series("said", said, pl.String),
         *(pl.when(enough).then(pl.col(name)).alias(name) for name in intervals),
+    ).with_columns(
+        pl.when(real).then(pl.col(name)).alias(name) for name in judged
     ).select(
         "cell", "label", "role", "threads", "n", "n_error", "mean", "low", "high", "unit",
         "ratio", "ratio_low", "ratio_high", "decision", "said",
@@ -79,9 +84,17 @@ def compared(
     return every.filter(mine), statistics.ratios(every).filter(mine)
 
 
+def _real(run: Run, row: dict) -> bool:
+    return not run.host["emulated"] or statistics.real_when_emulated(
+        row["source"], row["metric"], row["unit"], row["tool"]
+    )
+
+
 def _said(run: Run, row: dict) -> str:
     parts = []
-    if row["baseline"] is not None:
+    if not _real(run, row):
+        parts.append("emulated: no time means anything")
+    elif row["baseline"] is not None:
         baseline = run.cells[row["baseline"]]["label"]
         words = _DECISIONS.get(row["decision"], row["reason"] or "")
         parts.append(words.format(baseline=baseline))
@@ -142,11 +155,24 @@ def markdown(run: Run, metric: str, point: str = "", load: str | None = None) ->
     frame = table(run, metric, point, load)
     if frame.is_empty():
         return f"No trial measured {metric}."
+    return as_markdown(frame, metric, point, threads=_threads(run))
+
+
+def as_markdown(
+    frame: pl.DataFrame,
+    metric: str,
+    point: str = "",
+    *,
+    threads: str = "threads",
+    with_host: bool = False,
+) -> str:
+    """Return rows of ``table`` as Markdown; ``with_host`` begins with their column host."""
     return tables.markdown(
         frame,
         {
+            **({"host": "host"} if with_host else {}),
             "binding": "label",
-            _threads(run): "threads",
+            threads: "threads",
             "n": "n",
             title(metric, point) + _in(frame["unit"][0]): ("mean", "low", "high"),
             "ratio": ("ratio", "ratio_low", "ratio_high"),
@@ -241,6 +267,103 @@ def counters(run: Run) -> str:
     return "\n".join(parts) or "Every counter stood still."
 
 
+_MEMORY_COUNTERS = (
+    "numa_miss", "numa_foreign", "interleave_hit", "zone_reclaim_success", "zone_reclaim_failed",
+    "pgscan_direct", "pgscan_kswapd", "thp_fault_alloc", "thp_fault_fallback", "numa_hint_faults",
+    "numa_pages_migrated", "oom_kill",
+)  # fmt: skip
+
+
+def memory_counters(run: Run) -> str:
+    """Return what the kernel's memory management counted in each cell, as Markdown.
+
+    Medians over the blocks; of counters that each node has, the sum over the nodes. Counters that
+    stood still everywhere are left out.
+    """
+    rows = run.measurements.filter(
+        pl.col("metric").is_in(_MEMORY_COUNTERS)
+        & pl.col("source").is_in(["numastat", "vmstat"])
+        & (pl.col("grade") != "error")
+        & pl.col("value").is_not_null()
+    )
+    medians = (
+        rows.group_by("cell", "metric", "block")
+        .agg(pl.col("value").sum())
+        .group_by("cell", "metric")
+        .agg(pl.col("value").median().round().cast(pl.Int64))
+    )
+    moved = medians.group_by("metric").agg(pl.col("value").max())
+    shown = [
+        name for name in _MEMORY_COUNTERS
+        if name in set(moved.filter(pl.col("value") > 0)["metric"])
+    ]  # fmt: skip
+    if not shown:
+        return "No counter of the kernel's memory management moved in this run."
+    return _cell_table(run, medians, shown)
+
+
+def shares(run: Run, *metrics: str) -> str:
+    """Return metrics of the tool in each cell as Markdown: median [least, greatest] of the blocks.
+
+    Bytes are shown in MiB. Cells that have none of them are left out; a value that is missing says
+    why below the table.
+    """
+    in_mib = pl.col("unit") == "B"
+    rows = run.measurements.filter(
+        pl.col("metric").is_in(metrics)
+        & (pl.col("source") == "tool")
+        & (pl.col("grade") != "error")
+    ).with_columns(
+        value=pl.when(in_mib).then(pl.col("value") / 2**20).otherwise(pl.col("value")),
+    )
+    texts = (
+        rows.filter(pl.col("value").is_not_null())
+        .group_by("cell", "metric")
+        .agg(
+            pl.col("value").median(),
+            pl.col("value").min().alias("low"),
+            pl.col("value").max().alias("high"),
+        )
+        .with_columns(
+            value=pl.struct("value", "low", "high").map_elements(_ranged, return_dtype=pl.String)
+        )
+    )
+    if texts.is_empty():
+        return f"No trial of this run measured {', '.join(metrics)}."
+    shown = [name for name in metrics if name in set(texts["metric"])]
+    sized = set(rows.filter(in_mib)["metric"])
+    headings = {name: f"{name} (MiB)" if name in sized else name for name in shown}
+    text = _cell_table(
+        run, texts.with_columns(pl.col("metric").replace(headings)), list(headings.values())
+    )
+    absent = rows.filter(pl.col("value").is_null()).group_by("cell", "reason", maintain_order=True)
+    for (cell, reason), group in absent:
+        names = ", ".join(group["metric"].unique(maintain_order=True).to_list())
+        text += f"- {run.cells[cell]['label']}: no {names.replace('_', ' ')}: {reason}\n"
+    return text
+
+
+def _ranged(row: dict[str, float]) -> str:
+    value, low, high = row["value"], row["low"], row["high"]
+    if low == high:
+        return tables.number(value)
+    return f"{tables.number(value)} [{tables.number(low)}, {tables.number(high)}]"
+
+
+def _cell_table(run: Run, long: pl.DataFrame, metrics: Sequence[str]) -> str:
+    """One row per cell in the plan's order, one column per metric."""
+    order = [cell for cell in run.cells if cell in set(long["cell"])]
+    wide = long.pivot(on="metric", index="cell", values="value")
+    places = pl.col("cell").replace_strict(
+        {c: n for n, c in enumerate(order)}, return_dtype=pl.Int64
+    )
+    labels = {cell: run.cells[cell]["label"] for cell in order}
+    wide = wide.sort(places).with_columns(pl.col("cell").replace_strict(labels))
+    return tables.markdown(
+        wide, {"case": "cell", **{name.replace("_", " "): name for name in metrics}}
+    )
+
+
 def calibration(run: Run) -> list[str]:
     """Return whether the remote-memory events can be believed, as Markdown; [] if not in question.
 
@@ -319,10 +442,13 @@ def _by_cell(run: Run) -> list[tuple[str, list[dict]]]:
     ]
 
 
-def confidence(run: Run) -> str:
-    """Return how sure the figures are, as Markdown: A/A control, warnings, exclusions."""
+def confidence(run: Run, only: Sequence[str] | None = None) -> str:
+    """Return how sure the figures are, as Markdown: A/A control, warnings, exclusions.
+
+    ``only`` are the metrics to speak of; else all that answer the question.
+    """
     parts = []
-    metrics = list(run.measures)
+    metrics = list(run.measures) if only is None else list(only)
     for metric in metrics:
         for point in points(run, metric):
             control = statistics.aa_interval(run.measurements, metric, point)

@@ -17,6 +17,10 @@ from numalab import experiments, home, launch
 from numalab.agent.errors import Fault
 
 
+class LeftOut(Fault):
+    """An experiment that this host cannot offer or that may not be run: no failure among many."""
+
+
 class NoBaseline(Fault):
     """A run compares nothing: its baseline could not be measured."""
 
@@ -36,6 +40,7 @@ def run(request: dict[str, Any], experiment: experiments.Experiment, settings: S
     from numalab.agent import plan as planning
 
     plan = launch.make_plan(request)
+    _check_possible(plan, settings)
     folder = launch.new_run_directory(home.runs(), request["host"], experiment.name)
     if not settings.as_json:
         print(f"{experiment.name}: {planning.summary(plan)}", flush=True)
@@ -47,14 +52,29 @@ def run(request: dict[str, Any], experiment: experiments.Experiment, settings: S
                 plan, folder, allow_host_changes=settings.allow_host_changes, on_event=show
             )
         except KeyboardInterrupt:
-            _say_how_to_resume(folder)
+            _say_how_to_resume(folder, settings)
             raise
         except Fault as fault:
             if home.is_run(folder):
-                _say_how_to_resume(folder)
+                _say_how_to_resume(folder, settings)
             raise fault
     _finish(folder, end, settings)
     return folder
+
+
+def _check_possible(plan: dict[str, Any], settings: Settings) -> None:
+    from numalab.agent import plan as planning
+    from numalab.agent import run as running
+
+    if not plan["order"]:
+        why = running.nothing_here(plan)
+        raise LeftOut(why.what, why.hint)
+    changed = planning.settings_text(plan)
+    if changed and not settings.allow_host_changes:
+        raise LeftOut(
+            f"this experiment sets {changed} while it measures, and may not",
+            "allow it with --allow-host-changes: what was set before is put back",
+        )
 
 
 def _say_once(lines: Iterable[str], mark: str, settings: Settings) -> None:
@@ -82,13 +102,17 @@ def run_all(
 ) -> list[Path]:
     """Run every experiment that has the profile, one by one; return the run directories.
 
-    What fails is said and the others go on; Fault at the end names what failed.
+    What this host cannot offer is left out; what fails is said and the others go on; Fault at the
+    end names what failed.
     """
     started = time.monotonic()
     folders, failed = [], []
     for request, loaded in all_requests(profile, host, seed, settings, collect):
         try:
             folders.append(run(request, loaded, settings))
+        except LeftOut as why:
+            if not settings.as_json:
+                print(f"{loaded.name} left out: {why}", flush=True)
         except Fault as fault:
             print(f"✗ {loaded.name}: {fault}", file=sys.stderr)
             failed.append(loaded.name)
@@ -125,8 +149,13 @@ def _in_order(names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: (name != "host", name))
 
 
-def _say_how_to_resume(folder: Path) -> None:
-    print(f"complete it with: numalab run --resume {folder}", file=sys.stderr)
+def _say_how_to_resume(folder: Path, settings: Settings) -> None:
+    print(f"complete it with: {_resuming(folder, settings)}", file=sys.stderr)
+
+
+def _resuming(folder: Path, settings: Settings) -> str:
+    leave = " --allow-host-changes" if settings.allow_host_changes else ""
+    return f"numalab run --resume {folder}{leave}"
 
 
 def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
@@ -153,7 +182,7 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
     print(f"\n{folder}   →   numalab report")
     refuse_without_baseline(folder)
     if end["status"] != "complete":
-        raise Fault(f"the run is {end['status']}", f"numalab run --resume {folder}")
+        raise Fault(f"the run is {end['status']}", _resuming(folder, settings))
 
 
 def refuse_without_baseline(folder: Path) -> None:

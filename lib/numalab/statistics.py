@@ -21,7 +21,9 @@ import numpy as np
 import polars as pl
 from scipy import special, stats
 
-BLOCKS_NEEDED = 6
+from .agent.plan import FEWEST_BLOCKS
+
+BLOCKS_NEEDED = FEWEST_BLOCKS
 """Five pairs cannot reach p < 0.05: the sign test's least p-value is 2/2**5 = 0.0625."""
 
 CONFIDENCE = 0.95
@@ -248,29 +250,14 @@ def effect(
     ``effect`` only where [low, high] lies wholly outside both the A/A interval and 1: the A/A
     ratio is what this host and this tool show where nothing differs. ``too few blocks`` below
     ``BLOCKS_NEEDED``; ``no A/A control`` where there is none to compare with; otherwise
-    ``no effect shown``, which is not a proof that there is none (see ``equivalent``).
+    ``no effect shown``, which is not a proof that there is none (``same_within`` of a claim asks
+    for that).
     """
     if blocks < BLOCKS_NEEDED or low is None or high is None:
         return TOO_FEW
     if aa_low is None or aa_high is None:
         return NO_CONTROL
     return EFFECT if high < min(1.0, aa_low) or low > max(1.0, aa_high) else NO_EFFECT
-
-
-def equivalent(ratio: Ratio, margin: float) -> bool | None:
-    """Return whether a ratio is the same as 1 within ``margin``; None with too few blocks.
-
-    Two one-sided tests at 5 % each (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15,
-    1987): equivalent when the 90 % interval lies inside [1 / (1 + margin), 1 + margin], which is
-    symmetrical on the logarithmic scale. False means "not shown", not "different".
-    """
-    if not margin > 0:
-        raise ValueError("an equivalence margin is above 0")
-    if ratio.n < BLOCKS_NEEDED:
-        return None
-    low, high = bootstrap_interval(np.array([list(ratio.logs.values())]), confidence=0.9)
-    edge = np.log1p(margin)
-    return bool(low[0] >= -edge and high[0] <= edge)
 
 
 def median_interval(

@@ -111,17 +111,21 @@ class HostChanges:
 
     def refuse(self, names: Sequence[str]) -> None:
         """Raise Fault when one of these settings does not exist here or may not be written."""
-        wrong = [absent(name, self.root) for name in names]
-        wrong += [
-            f"{name} may not be written ({path_of(name, self.root)})"
-            for name in names
-            if path_of(name, self.root).exists()
-            and not os.access(path_of(name, self.root), os.W_OK)
-        ]
-        said = [reason for reason in wrong if reason]
-        if said:
+        missing = [why for why in (absent(name, self.root) for name in names) if why]
+        if missing:
             raise Fault(
-                f"nothing is measured, this host cannot be set as asked: {'; '.join(said)}",
+                f"nothing is measured: {'; '.join(missing)}",
+                "take it out of the experiment's changes, or write its name with a ? at the end: "
+                "then it is set where there is one",
+            )
+        barred = [
+            f"{name} ({path_of(name, self.root)})"
+            for name in names
+            if not os.access(path_of(name, self.root), os.W_OK)
+        ]
+        if barred:
+            raise Fault(
+                f"nothing is measured: these settings may not be written: {', '.join(barred)}",
                 "run as root, and in no container: there /proc/sys is read-only",
             )
 

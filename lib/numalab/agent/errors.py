@@ -1,4 +1,4 @@
-"""The two errors that reach a person: a fault to act on, and output that cannot be read."""
+"""The errors that reach a person: a fault to act on, what a host lacks, and unreadable output."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ class Fault(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}. {self.hint}" if self.hint else self.what
+
+
+class NotHere(Fault):
+    """What is asked for cannot be had on this host, and is not wrong: another host may have it."""
 
 
 class ParseError(Fault):

@@ -64,7 +64,7 @@ def start(folder: Path, order: Order) -> Dict[str, Any]:
         _forget_old(folder)
         work = _Queue(folder, order)
         work.write()
-        _detach(work, {queue.fileno(), own.fileno()})
+        _detach(work, [queue, own])
         return work.status
 
 
@@ -91,8 +91,10 @@ def _held(name: str, why: str) -> Iterator[socket.socket]:
                 break
             except OSError:
                 if time.monotonic() > deadline:
+                    holder = only_one.holder(b"\0" + name.encode())
                     raise Fault(
-                        why, "wait for it: two at once would measure each other"
+                        f"{why} (process {holder})" if holder else why,
+                        "wait for it: two at once would measure each other",
                     ) from None
                 time.sleep(0.05)
         yield mine
@@ -124,7 +126,7 @@ def _forget_old(folder: Path) -> None:
                 shutil.rmtree(status.parent, ignore_errors=True)
 
 
-def _detach(work: _Queue, keep_open: Any) -> None:
+def _detach(work: _Queue, held: List[socket.socket]) -> None:
     """Fork the queue off, free of the terminal and the connection; return in the parent."""
     said = os.open(work.folder / "said.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
@@ -143,9 +145,11 @@ def _detach(work: _Queue, keep_open: Any) -> None:
         for target, source in ((0, nothing), (1, said), (2, said)):
             os.dup2(source, target)
         for entry in os.listdir("/proc/self/fd"):
-            if int(entry) > 2 and int(entry) not in keep_open:
+            if int(entry) > 2 and int(entry) not in {mine.fileno() for mine in held}:
                 with contextlib.suppress(OSError):
                     os.close(int(entry))
+        for mine in held:
+            mine.listen(64)  # now it tells this process's pid
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
@@ -229,6 +233,11 @@ class _Queue:
                 warnings=list(plan["warnings"]),
                 trials=len(plan["order"]),
             )
+            if not plan["order"]:
+                reasons = dict.fromkeys(skip["reason"] for skip in plan["skipped"])
+                job.update(state="left out", reason="; ".join(reasons))
+                self.write()
+                return
             end = run.run(
                 plan,
                 self.folder / "runs" / name,

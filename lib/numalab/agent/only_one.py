@@ -32,12 +32,12 @@ def measurement(name: str = LOCK) -> Iterator[int]:
                 mine.bind(address)
                 break
             except OSError:
-                holder = _holder(address)
+                owner = holder(address)
                 # A dead agent's guard or warden is still cleaning up.
-                if holder and not _lives(holder):
-                    holder = 0
-                if holder or time.monotonic() > deadline:
-                    who = f" (process {holder})" if holder else ""
+                if owner and not _lives(owner):
+                    owner = 0
+                if owner or time.monotonic() > deadline:
+                    who = f" (process {owner})" if owner else ""
                     raise Fault(
                         f"another numalab measurement is running on this host{who}",
                         "wait for it: two at once would measure each other",
@@ -49,8 +49,11 @@ def measurement(name: str = LOCK) -> Iterator[int]:
         mine.close()
 
 
-def _holder(address: bytes) -> int:
-    """Return the pid of the process that listens, 0 when it cannot be told (unix(7))."""
+def holder(address: bytes) -> int:
+    """Return the pid of the process that listens at a socket's address (unix(7)).
+
+    0 when it cannot be told.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.setblocking(False)
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import SCHEMA, bindings, changes, cpulist, tools
-from .errors import Fault
+from .errors import Fault, NotHere
 from .paths import published
 
 Cell = Dict[str, Any]
@@ -267,7 +267,17 @@ def _check_changes(given: Dict[Any, Any], where: str) -> None:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise Fault(f"{where}: {name!r}: {value!r} is not a text", 'write it like "0"')
-        changes.path_of(name)
+        changes.path_of(name.rstrip("?"))
+
+
+def _present(values: Dict[str, str], root: Optional[str]) -> Dict[str, str]:
+    """Return settings by their plain names; one marked with ``?`` only where the host has it."""
+    found = {}
+    for name, value in values.items():
+        plain = name.rstrip("?")
+        if plain == name or not root or not changes.absent(plain, Path(root)):
+            found[plain] = value
+    return found
 
 
 def _checked_cases(given: List[Any]) -> List[Dict[str, Any]]:
@@ -344,18 +354,20 @@ def _in_cases(
     Only the first case's cells of the baseline binding are baselines. ``root`` is where settings
     are looked for, None to take them to be there.
     """
+    values = _present(request["changes"], root)
     for cell in cells:
-        cell.update(case=None, changes=dict(request["changes"]))
+        cell.update(case=None, changes=dict(values))
     if not request["cases"]:
-        return cells, []
+        why = _absent(values, root)
+        return ([], [_skip(cell, why) for cell in cells]) if why else (cells, [])
     baselines = [cell["id"] for cell in cells if cell["role"] == "baseline"]
     made: List[Cell] = []
     skipped: List[Dict[str, str]] = []
     for case in request["cases"]:
         first = case is request["cases"][0]
         ids = _asked_for(request, topology, case["bindings"])
-        values = {**request["changes"], **case["changes"]}
-        absent = [changes.absent(name, Path(root)) for name in values] if root else []
+        values = _present({**request["changes"], **case["changes"]}, root)
+        why = _absent(values, root)
         for cell in cells:
             if cell["id"] not in ids:
                 continue
@@ -368,11 +380,18 @@ def _in_cases(
                 "case": {"name": case["name"], "says": case["says"]},
                 "changes": values,
             }
-            if any(absent):
-                skipped.append(_skip(one, "; ".join(why for why in absent if why)))
+            if why:
+                skipped.append(_skip(one, why))
             else:
                 made.append(one)
     return made, skipped
+
+
+def _absent(values: Dict[str, str], root: Optional[str]) -> str:
+    """Return which of these settings the host lacks, in words; "" when it has all."""
+    if not root:
+        return ""
+    return "; ".join(filter(None, (changes.absent(name, Path(root)) for name in values)))
 
 
 def _asked_for(
@@ -412,8 +431,9 @@ def _prepare_with_a_tool(
         bindings.link(own)
         own = [c for c in own if c["role"] == "baseline" or maker.prepare(c)]
         try:
-            if maker.faults and not own:
-                raise maker.faults[0]
+            wrong = [fault for fault in maker.faults if not isinstance(fault, NotHere)]
+            if wrong and not own:
+                raise wrong[0]
             own = maker.sweep(own)
         except Fault as fault:
             passed.append(fault)
@@ -486,6 +506,10 @@ class _Preparation:
             memory = self.driver.expects(ready["options"], cell, self.topology)
             if memory:
                 cell["expects"] = {**cell["expects"], "memory": memory}
+        if ready.get("full_node") and cell["expects"]["memory"].get("rule") == "shares":
+            # What the node takes is what is asked.
+            why = "the tool fills a node, which can take no equal share then"
+            cell["expects"] = {**cell["expects"], "memory": {"proof": "outcome", "why": why}}
         cell["need_bytes"] = need
         cell["notes"] += ready["notes"]
         if free is not None and need > free:
@@ -613,7 +637,7 @@ def terms(plan: Plan, cell: Cell) -> str:
     """Return what is special about a case's cell in words: its options and its host settings.
 
     Options are named where they are not those of the cell that it is compared with, or, of that
-    cell itself, where the case sets them.
+    cell itself, where the case sets them; settings unless all cells have them (``common``).
     """
     base = next((one for one in plan["cells"] if one["id"] == cell["baseline"]), None)
     cases = {case["name"]: case for case in plan["request"].get("cases") or []}
@@ -622,9 +646,24 @@ def terms(plan: Plan, cell: Cell) -> str:
     else:
         own = cases.get((cell.get("case") or {}).get("name"), {}).get("options") or {}
         options = {name: cell["options"].get(name) for name in own}
-    said = [f"{name}: {'not set' if value is None else value}" for name, value in options.items()]
-    said += [f"{name} = {value}" for name, value in settings_of(plan, cell).items()]
+    words = {None: "not set", True: "yes", False: "no"}
+    said = [
+        f"{name}: {words[value] if value is None or isinstance(value, bool) else value}"
+        for name, value in options.items()
+    ]
+    shared = common(plan)
+    said += [
+        f"{name} = {value}"
+        for name, value in settings_of(plan, cell).items()
+        if shared.get(name) != value
+    ]
     return ", ".join(said)
+
+
+def common(plan: Plan) -> Dict[str, str]:
+    """Return the host settings under which all cells of a plan are measured."""
+    found = [settings_of(plan, cell).items() for cell in plan["cells"]]
+    return dict(one for one in found[0] if all(one in other for other in found)) if found else {}
 
 
 def _warnings(
@@ -692,6 +731,8 @@ def text(plan: Plan, width: int = 100) -> str:
     put(f"plan: {summary(plan)}; seed {request['seed']}")
     for warning in plan["warnings"]:
         put(warning, "⚠ ", "  ")
+    for name, value in common(plan).items():
+        put(f"every trial runs with {name} = {value}", "· ", "  ")
     labels = max((len(cell["label"]) for cell in cells), default=0)
     column = " " * (min(labels, 30) + 2)
     shown: Dict[str, str] = {}

@@ -33,7 +33,7 @@ from . import (
     trial,
 )
 from . import plan as planning
-from .errors import Fault
+from .errors import Fault, NotHere
 
 Event = Dict[str, Any]
 
@@ -96,11 +96,13 @@ def _check_plan(plan: Any) -> None:
         if key not in plan:
             raise Fault(f"the plan has no {key!r}", "make it anew")
     if not plan["order"]:
-        reasons = sorted({skip["reason"] for skip in plan.get("skipped", [])})
-        raise Fault(
-            "there is nothing to measure on this host: no binding exists here",
-            "; ".join(reasons) or None,
-        )
+        raise nothing_here(plan)
+
+
+def nothing_here(plan: Dict[str, Any]) -> NotHere:
+    """Return why nothing of a plan can be measured on its host."""
+    reasons = sorted({skip["reason"] for skip in plan.get("skipped", [])})
+    return NotHere("there is nothing to measure on this host", "; ".join(reasons) or None)
 
 
 class _Run:

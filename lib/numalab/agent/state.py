@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from .dmi import dram_peak
@@ -37,8 +36,11 @@ _FILES = {  # value: the whole text
     "kernel.version": "proc/version",
     "lab.guest": "etc/numalab-lab",  # written by the lab's guests (lab/guest-init)
     "vm.lru_gen": "sys/kernel/mm/lru_gen/enabled",
+    "vm.min_free_kbytes": "proc/sys/vm/min_free_kbytes",  # the kernel raises it for huge pages
     "vm.nr_hugepages": "proc/sys/vm/nr_hugepages",
+    "vm.overcommit_memory": "proc/sys/vm/overcommit_memory",
     "vm.swappiness": "proc/sys/vm/swappiness",
+    "vm.watermark_scale_factor": "proc/sys/vm/watermark_scale_factor",
     "vm.zone_reclaim_mode": "proc/sys/vm/zone_reclaim_mode",
 }
 _CHOICES = {  # value: the word in brackets
@@ -119,38 +121,6 @@ def compare(before: Dict[str, Entry], after: Dict[str, Entry]) -> List[str]:
         elif old != new and not name.startswith(_NOISE):
             lines.append(f"{name} changed from {_said(before, name)} to {_said(after, name)}")
     return lines
-
-
-def busiest(interval_s: float, count: int = 5) -> List[Dict[str, Any]]:
-    """Return the processes, other than this one, that used the most CPU time in ``interval_s``.
-
-    Each is {"pid", "name", "cpu_percent"} (100: one CPU all the time), the busiest first, at
-    least 1 %. Blocks for the interval. Source: /proc/PID/stat, fields utime and stime (man 5
-    proc).
-    """
-    ticks = os.sysconf("SC_CLK_TCK")
-    first, began = _cpu_times(), time.monotonic()
-    time.sleep(interval_s)
-    last, passed = _cpu_times(), time.monotonic() - began
-    used = []
-    for pid, (name, total) in last.items():
-        spent = total - first.get(pid, (name, total))[1]
-        percent = 100 * spent / ticks / passed
-        if percent >= 1 and pid != os.getpid():
-            used.append({"pid": pid, "name": name, "cpu_percent": round(percent, 1)})
-    return sorted(used, key=lambda process: -process["cpu_percent"])[:count]
-
-
-def _cpu_times() -> Dict[int, Tuple[str, int]]:
-    times = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            text = _text(f"/proc/{name}/stat")[0]
-            if text and ")" in text:  # the name may hold spaces and brackets itself
-                begin, _, rest = text.rpartition(")")
-                fields = rest.split()
-                times[int(name)] = (begin.partition("(")[2], int(fields[11]) + int(fields[12]))
-    return times
 
 
 def _said(state: Dict[str, Entry], name: str) -> str:

@@ -10,9 +10,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from numalab.agent.plan import FEWEST_BLOCKS
+
 from . import style, tables
 
-BLOCKS_NEEDED = 6  # as in numalab.statistics: fewer decide nothing
 LEAST_SPAN = 0.1  # of the middle: a narrower axis would blow up noise
 _ROW = 0.2  # inches per binding
 _COUNTS = 0.62  # of the width beside: where the counts start
@@ -37,7 +38,7 @@ def bindings_figure(
     style.one_quantity(summary)
     unit = trials["unit"][0]
     blocks = trials["block"].n_unique()
-    enough = blocks >= BLOCKS_NEEDED
+    enough = blocks >= FEWEST_BLOCKS
     lower_is_better = unit in style.LOWER_IS_BETTER
     rows = _sorted_rows(summary, lower_is_better)
     means = {row["cell"]: row["mean"] for row in rows}
@@ -81,7 +82,7 @@ def bindings_figure(
     remarks = ["the axis does not start at 0"] if axes.get_xlim()[0] > 0 else []
     if not enough:
         remarks.insert(
-            0, f"too few blocks to decide: {blocks} of the {BLOCKS_NEEDED} that are needed"
+            0, f"too few blocks to decide: {blocks} of the {FEWEST_BLOCKS} that are needed"
         )
     elif any(row["decision"] == "effect" for row in ratio_of.values()):
         remarks.insert(0, "bold: differs from its baseline by more than the A/A control does")

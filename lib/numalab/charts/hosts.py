@@ -228,6 +228,13 @@ def _fitted(
     axes.text(*where, text, transform=axes.transAxes, fontsize=size, va="bottom", **look)
 
 
+def mark(picture: style.Picture) -> None:
+    """Write into a picture's corner that its host is emulated, where no times are shown."""
+    width, height = picture.get_size_inches()
+    picture.text(1 - 0.08 / width, 1 - 0.06 / height, "emulated host", ha="right", va="top",
+                 fontsize=style.SMALL, color=style.VERMILLION)  # fmt: skip
+
+
 @style.styled
 def cases(
     frame: pl.DataFrame, title: str, hosts: Sequence[str], emulated: Sequence[str] = ()
@@ -276,14 +283,15 @@ def _bars(axes: Axes, frame: pl.DataFrame, names: Sequence[str]) -> None:
                       va="center_baseline", fontstyle="italic")  # fmt: skip
             continue
         value = record["value"]
-        axes.barh(place, value, height=0.62, color=style.SKY, zorder=1)
+        axes.barh(place, min(value, 1.0), height=0.62, color=style.SKY, zorder=1)
         if record["high"] > record["low"]:
-            axes.plot([record["low"], record["high"]], [place, place], color=style.INK,
+            axes.plot([record["low"], min(record["high"], 1.0)], [place, place], color=style.INK,
                       linewidth=0.8, zorder=2)  # fmt: skip
         inside = value > 0.6
+        end = min(value, 1.0)  # of a share that grew meanwhile: the number says how much
         exact = 0.005 < value < 0.995 or value in (0, 1)
         mark = axes.text(
-            value - 0.02 if inside else max(value, record["high"]) + 0.02, place,
+            end - 0.02 if inside else max(value, record["high"]) + 0.02, place,
             f"{value:.0%}" if exact else f"{value:.1%}", va="center_baseline",
             ha="right" if inside else "left", fontsize=style.TINY, zorder=3,
         )  # fmt: skip

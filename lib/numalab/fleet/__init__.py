@@ -14,16 +14,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numalab import agent_archive, experiments, home, launch, session
+from numalab import agent_archive, home, launch
 from numalab.agent import SCHEMA
 from numalab.agent.errors import Fault
 from numalab.fleet import ansible, told
 from numalab.fleet.record import Record
 
+if TYPE_CHECKING:  # they are slow to import, and each host's arrival imports this package
+    from numalab import experiments, session
+
 Request = dict[str, Any]
-Requests = Sequence[tuple[Request, experiments.Experiment]]
+Requests = Sequence[tuple[Request, "experiments.Experiment"]]
 Reasons = dict[str, list[str]]
 _ORDER_LIMIT = 128 * 1024 - 4096  # one argument of a command (execve(2)), less what else is in it
 
@@ -67,11 +70,16 @@ def run(
     notebooks executed here. Raises Failed when all is done but some hosts failed, Fault when
     nothing could be begun.
     """
-    hosts = ansible.hosts(group, inventories)
-    show = told.Show(hosts, settings)
-    with Record(_asked(requests, group, inventories, settings, seed)).opened(requests) as record:
+    there = ansible.hosts(group, inventories)
+    record = Record(_asked(requests, group, inventories, settings, seed))
+    with record.opened([request for request, _ in requests], there):
+        hosts = record.hosts()
+        show = told.Show(hosts, settings)
         show.begin(record)
-        failures = _measure(record, hosts, inventories, settings, show)
+        failures = _measure(record, there, inventories, settings, show)
+        for host in set(hosts) - set(there):
+            if record.missing(host):
+                failures[host] = ["the inventory no longer names it"]
         _conclude(record, hosts, failures, settings, show)
         runs = {host: list(record.runs(host).values()) for host in hosts}
         show.end(record, failures)
@@ -155,12 +163,15 @@ def _measure(
     }
     failed: dict[str, str] = {}
     ended: dict[str, dict[str, Any]] = {}
+    lacking: dict[str, list[str]] = {}  # as the last look found, after any installation
 
     def note(event: ansible.Event) -> None:
         host = event["host"]
         status = _status(event)
         if event["kind"] == "start":
             show.phase(host, event["task"])
+            if event["task"].endswith("choosing its Python"):
+                show.missing(host, lacking[host])
         elif event["kind"] in ("failed", "unreachable"):
             failed.setdefault(host, _reason(event))
             show.failed(host, failed[host])
@@ -168,8 +179,11 @@ def _measure(
             show.status(host, status)
             if status["state"] == "ended":
                 ended[host] = status
+                for job in status["jobs"]:
+                    if job["state"] == "left out":
+                        record.leave_out(host, job["key"], job["reason"])
         elif event["task"].endswith("looking at the host"):
-            show.missing(host, _value(event, "missing").split())
+            lacking[host] = _value(event, "missing").split()
 
     with show:
         try:
@@ -182,7 +196,7 @@ def _measure(
         reasons = [
             f"{job['experiment']}: {job['reason'] or job['state']}"
             for job in ended.get(host, {}).get("jobs", [])
-            if job["state"] != "complete"
+            if job["state"] not in ("complete", "left out")
         ]
         if host in failed:
             reasons.append(failed[host])
@@ -262,7 +276,7 @@ def _conclude(
     show: told.Show,
 ) -> None:
     """Build the tables and execute the notebook of every run that has arrived."""
-    from numalab import notebook, store
+    from numalab import notebook, session, store
 
     for host in hosts:
         for key, folder in record.runs(host).items():

@@ -41,10 +41,11 @@ def hosts(pattern: str, inventories: Sequence[Path]) -> list[str]:
     names = [line.strip() for line in done.stdout.splitlines()[1:]]
     if done.returncode != 0:
         raise Fault(f"Ansible cannot read the inventory: {_last_words(done.stderr)}", "mend it")
-    if not names:
+    unknown = re.findall(r"Could not match supplied host pattern, ignoring: (\S+)", done.stderr)
+    if unknown or not names:
         known = _groups(inventories)
         raise Fault(
-            f"the inventory names no host or group {pattern!r}",
+            f"the inventory names no host or group {', '.join(unknown) or pattern}",
             f"it has the groups {', '.join(known)}"
             if known
             else "copy fleet/inventory.example.yml to fleet/inventory.yml and enter your hosts",

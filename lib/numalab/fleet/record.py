@@ -2,8 +2,9 @@
 
 One folder per command, ``build/fleet/GROUP-KEY``, so that the same command finds what it began:
 
-    asked.json        the command, its session's name, the requests with their seeds
-    hosts/HOST.json   {"runs": {key: folder}, "notebooks": {key: file or null}}
+    asked.json        the command, its session's name, the hosts, the requests with their seeds
+    hosts/HOST.json   {"runs": {key: folder}, "notebooks": {key: file or null},
+                       "left_out": {key: reason}}
     ansible.log       what Ansible said
 """
 
@@ -39,10 +40,11 @@ class Record:
         self.begun_before = False
 
     @contextmanager
-    def opened(self, requests: Sequence[tuple[Request, Any]]) -> Iterator[Record]:
+    def opened(self, requests: Sequence[Request], hosts: Sequence[str]) -> Iterator[None]:
         """Take up what the same command began and did not complete, else begin.
 
-        Raises Fault while another process does the same.
+        ``hosts`` are those that the command names today. Raises Fault while another process does
+        the same.
         """
         (self.folder / "hosts").mkdir(parents=True, exist_ok=True)
         with open(self.folder / "lock", "w") as lock:
@@ -54,8 +56,10 @@ class Record:
                 ) from None
             self.begun_before = self._read()
             if not self.begun_before:
-                self._begin([request for request, _ in requests])
-            yield self
+                self._begin(requests)
+            self.data["hosts"] = list(dict.fromkeys([*self.data["hosts"], *hosts]))
+            journal.write_json(self.folder / "asked.json", self.data)
+            yield
 
     def _read(self) -> bool:
         try:
@@ -64,7 +68,7 @@ class Record:
             return False  # never begun, or damaged: begin
         return not self.data["complete"]
 
-    def _begin(self, requests: list[Request]) -> None:
+    def _begin(self, requests: Sequence[Request]) -> None:
         for path in (self.folder / "hosts").iterdir():
             path.unlink()
         now = datetime.now(timezone.utc)
@@ -73,19 +77,23 @@ class Record:
             "session": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
             "began": now.isoformat(timespec="seconds"),
             "complete": False,
+            "hosts": [],
             "asked": self.asked,
             "requests": {
                 f"{number}-{request['experiment']}": request
                 for number, request in enumerate(requests, 1)
             },
         }
-        journal.write_json(self.folder / "asked.json", self.data)
 
     def session(self) -> str:
         """The session's name; Fault when this command has begun none."""
         if not self.data and not self._read():
             raise Fault("this command has left nothing running", "was it given the same way?")
         return self.data["session"]
+
+    def hosts(self) -> list[str]:
+        """Return all hosts of the session, also those that the inventory no longer names."""
+        return self.data["hosts"]
 
     def close(self) -> None:
         """Note that all is complete: the same command begins anew."""
@@ -96,7 +104,7 @@ class Record:
 
     def missing(self, host: str) -> dict[str, Request]:
         """Return the requests whose runs have not arrived from a host, by their keys."""
-        there = self.runs(host)
+        there = {**self.runs(host), **self.left_out(host)}
         return {key: one for key, one in self.data["requests"].items() if key not in there}
 
     def runs(self, host: str) -> dict[str, Path]:
@@ -107,6 +115,16 @@ class Record:
     def notebooks(self, host: str) -> dict[str, str | None]:
         """Return the executed notebooks of a host's runs."""
         return self._host(host)["notebooks"]
+
+    def left_out(self, host: str) -> dict[str, str]:
+        """Return why a request has nothing to measure on a host, by its key."""
+        return self._host(host)["left_out"]
+
+    def leave_out(self, host: str, key: str, reason: str) -> None:
+        """Note that a request has nothing to measure on a host."""
+        entry = self._host(host)
+        entry["left_out"][key] = reason
+        journal.write_json(self._file(host), entry)
 
     def concluded(self, host: str, key: str) -> bool:
         """Tell whether a run's tables and notebook are made."""
@@ -133,6 +151,5 @@ class Record:
 
 def read_host(path: Path) -> dict[str, Any]:
     """Return what a host's file says, of an empty host where there is none yet."""
-    if path.exists():
-        return journal.read_json(path)
-    return {"schema": SCHEMA, "runs": {}, "notebooks": {}}
+    empty = {"schema": SCHEMA, "runs": {}, "notebooks": {}, "left_out": {}}
+    return {**empty, **journal.read_json(path)} if path.exists() else empty

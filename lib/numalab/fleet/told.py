@@ -6,11 +6,13 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numalab import session
 from numalab.agent import journal
 from numalab.fleet.record import Record
+
+if TYPE_CHECKING:
+    from numalab import session
 
 _TOOLS = {"cc": "a C compiler", "headers": "the C library's headers"}
 
@@ -63,15 +65,19 @@ class Show:
         said = task.rpartition(": ")[2]
         if self.bars:
             self.bars.update(self.tasks[host], said=said, visible=True)
+        elif said.startswith("installing"):
+            self._once(host, said)  # that may take a while
 
     def missing(self, host: str, tools: list[str]) -> None:
-        """Say what a host lacks, once."""
+        """Say what a host lacks."""
         if tools:
             names = ", ".join(_TOOLS.get(tool, tool) for tool in tools)
             self._once(host, f"⚠ it lacks {names}: what needs them is left out and says so")
 
     def status(self, host: str, status: dict[str, Any]) -> None:
         """Say how far a host's queue is."""
+        from numalab import session
+
         for number, job in enumerate(status["jobs"], 1):
             name = job["experiment"]
             if job["summary"]:
@@ -96,6 +102,8 @@ class Show:
     def failed(self, host: str, reason: str) -> None:
         """Say that a host is out."""
         self._once(host, f"✗ {reason}")
+        if self.bars:
+            self.bars.update(self.tasks[host], visible=False)
 
     def concluding(self, host: str, folder: Path) -> None:
         """Say that a run's tables and notebook are being made."""
@@ -119,17 +127,20 @@ class Show:
             print(json.dumps({"schema": 1, "hosts": results}, indent=2, ensure_ascii=False))
             return
         from numalab import results as tables
-        from numalab import runs
+        from numalab import runs, session
 
         for host, result in results.items():
             print(f"\n{host}: {result['state']}")
             for run in result["runs"]:
                 print(f"  {run['experiment']}: {session.grades(run)}   {run['folder']}")
+            for line in result["left_out"]:
+                print(f"  – {line}")
             for reason in result["reasons"]:
                 print(f"  ✗ {reason}")
             if len(result["runs"]) == 1:
-                text = tables.terminal(runs.load(result["runs"][0]["folder"]))
-                print("\n" + text if text else "", end="" if not text else "\n")
+                table = tables.terminal(runs.load(result["runs"][0]["folder"]))
+                if table:
+                    print(f"\n{table}")
         if any(result["runs"] for result in results.values()):
             print("\n→   numalab report")
 
@@ -145,8 +156,12 @@ class Show:
                     **{name: grades.count(name) for name in ("verified", "unverified", "error")},
                 }
             )
+        left_out = [
+            f"{record.data['requests'][key]['experiment']}: nothing to measure here: {reason}"
+            for key, reason in record.left_out(host).items()
+        ]
         state = "complete" if not reasons else "failed"
-        return {"state": state, "reasons": reasons, "runs": found}
+        return {"state": state, "reasons": reasons, "left_out": left_out, "runs": found}
 
     def _once(self, host: str, text: str) -> None:
         if text not in self.said[host]:

@@ -22,35 +22,39 @@ def measure(
 ) -> Path:
     """Measure experiments (none named: all that have the profile) in a guest; return the article.
 
-    What an experiment sets in the guest is allowed. Afterwards the guest is gone, but with
-    ``keep`` it stays up. When not everything could be measured there is an article of what could,
-    and Fault; then, and when interrupted, the guest's disk stays, and the same call completes what
-    is missing.
+    What an experiment sets in the guest is allowed. Afterwards the guest is gone, unless it was
+    up before or ``keep`` says to leave it. When not everything could be measured there is an
+    article of what could, and Fault; then, and when interrupted, the guest's disk stays, and the
+    same call completes what is missing.
     """
-    settings = session.Settings(allow_host_changes=True)
     if chosen:
         loaded = [experiments.load(one) for one in dict.fromkeys(chosen)]
         requests = [(one.request(profile, "", seed=seed), one) for one in loaded]
     else:
-        requests = session.all_requests(profile, "", seed, settings, True)
+        requests = session.all_requests(profile, "", seed, session.Settings(), True)
+    keep = keep or guests.look(name).running
     guests.up(name, say)
-    failed: fleet.Failed | None = None
     try:
-        try:
-            runs = fleet.run(requests, name, [inventory.path()], settings, seed=seed)
-        except fleet.Failed as fault:
-            runs, failed = fault.runs, fault
-        if not runs.get(name):
-            raise failed or Fault(f"nothing was measured on {name}")
-        article = report.make(runs[name], say=say)
+        article = _measure(name, requests, seed, say)
     except BaseException:
         if not keep:
             guests.stop(name)
+            say(f"{name} is ended and keeps its disk: the same command completes what is missing")
         raise
-    if failed is not None:
-        if not keep:
-            guests.stop(name)
-        raise failed
     if not keep:
         guests.down(name, say)
+    return article
+
+
+def _measure(name: str, requests: fleet.Requests, seed: int | None, say: image.Say) -> Path:
+    settings = session.Settings(allow_host_changes=True)
+    try:
+        runs, failed = fleet.run(requests, name, [inventory.path()], settings, seed=seed), None
+    except fleet.Failed as fault:
+        runs, failed = fault.runs, fault
+    if not runs.get(name):
+        raise failed or Fault(f"nothing was measured on {name}")
+    article = report.make(runs[name], say=say)
+    if failed is not None:
+        raise failed
     return article

@@ -95,6 +95,6 @@ def _kernel_words(host: Host, wiring: Wiring) -> str:
     machine = {"x86_64": "console=ttyS0 tsc=reliable", "aarch64": "console=ttyAMA0"}[host.arch]
     kernel = (
         f"root=/dev/vda rw rootflags=noatime,noinit_itable {machine} init=/guest-init "
-        f"quiet mitigations=off nokaslr oops=panic panic=-1 {host.kernel}"
+        f"quiet mitigations=off nokaslr nowatchdog oops=panic panic=-1 {host.kernel}"
     ).strip()
     return f"{kernel} -- name={host.name} key={wiring.key} accelerator={wiring.accelerator}"

@@ -70,9 +70,10 @@ def changes(pair: List[int]) -> float:
     return float(pair[1] - pair[0])
 
 
-from . import cpu, numastat, perf, resctrl, vmstat  # noqa: E402  (they use what is above)
+from . import cpu, meminfo, numastat, perf, resctrl, vmstat  # noqa: E402  (they use the above)
 
-_COUNTERS = (numastat, vmstat, resctrl)
+SCHEMA = 2  # 1: no meminfo, fewer rows of vmstat, samples without their source
+_COUNTERS = (numastat, vmstat, meminfo, resctrl)
 
 
 def aside(cell_cpus: Optional[str]) -> Optional[List[int]]:
@@ -146,7 +147,7 @@ class Collection:
         stopping = time.monotonic()
         samples, sampling_s = self._sampler.end() if self._sampler else ([], None)
         after: Dict[str, Any] = {}
-        record: Dict[str, Any] = {"schema": 1, "collected_s": round(measured_s, 6)}
+        record: Dict[str, Any] = {"schema": SCHEMA, "collected_s": round(measured_s, 6)}
         for module in (*_COUNTERS, cpu):
             name = module.SOURCE
             if name in self._before:
@@ -217,26 +218,33 @@ def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
     A collector without values gives one row without a value, named after it, with the reason.
     """
     rows: List[Dict[str, Any]] = []
-    for module in (numastat, vmstat, cpu, perf, resctrl):
+    schema = record.get("schema", 1)
+    for module in (numastat, vmstat, meminfo, cpu, perf, resctrl):
         name = module.SOURCE
         part = record.get(name)
+        if module is meminfo and schema < 2:
+            continue
         if part is None:
             reason = (record.get("reasons") or {}).get(name, "it was not collected")
             rows.append(row(name, name, None, "", reason=reason))
         elif module is cpu:
             rows += cpu.metrics({**part, "disturbance": record["disturbance"]})
+        elif module is vmstat:
+            rows += vmstat.metrics(part, schema)
         else:
             rows += module.metrics(part)
     return rows
 
 
 def samples(record: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Return the per-interval series: ``t_s`` since the start, pages by node, busy share."""
+    """Return the series: ``t_s`` since the start; per interval pages by node and busy share, and
+    at each moment, the first included, ``free`` and ``page_cache`` bytes by node."""
     return list(record.get("samples") or [])
 
 
 class _Sampler(threading.Thread):
-    """Reads numastat and the cell's CPU time every interval; what changed since the last."""
+    """Reads numastat and the cell's CPU time every interval, what changed since the last, and
+    what each node's memory holds then."""
 
     def __init__(self, root: str, cell_cpus: Optional[str], interval_s: float) -> None:
         super().__init__(daemon=True, name="numalab-sampler")
@@ -244,6 +252,7 @@ class _Sampler(threading.Thread):
         self._cell_cpus = cell_cpus
         self._interval_s = interval_s
         self._ending = threading.Event()
+        self._nodes: List[int] = []
         self._samples: List[Dict[str, Any]] = []
         self._cpu_s = 0.0
 
@@ -255,34 +264,44 @@ class _Sampler(threading.Thread):
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, others)
         began = time.monotonic()
+        with contextlib.suppress(Unavailable):
+            self._nodes = meminfo.nodes(self._root)
         earlier = self._look()
+        self._samples += _sampled(0.0, meminfo.SOURCE, meminfo.samples(earlier["memory"]))
+        self._cpu_s = time.thread_time()
         due = began + self._interval_s
         while not self._ending.wait(max(0.0, due - time.monotonic())):
             now = self._look()
             self._samples += self._rows(now["at"] - began, earlier, now)
             earlier = now
             self._cpu_s = time.thread_time()
-            due += self._interval_s
+            # A look that came late is not made up for, and looking takes a quarter of the time at
+            # most: in an emulated host it can take a tenth of a second.
+            done = time.monotonic()
+            due = max(due + self._interval_s, done + 3 * (done - now["at"]))
 
     def _look(self) -> Dict[str, Any]:
-        seen: Dict[str, Any] = {"at": time.monotonic(), "nodes": {}, "cpus": {}}
+        seen: Dict[str, Any] = {"at": time.monotonic(), "nodes": {}, "cpus": {}, "memory": {}}
         with contextlib.suppress(Unavailable, ValueError):
             seen["nodes"] = numastat.snapshot(self._root)
         with contextlib.suppress(Unavailable, ValueError):
             seen["cpus"] = cpu.per_cpu(self._root)
+        with contextlib.suppress(Unavailable, ValueError):
+            seen["memory"] = meminfo.snapshot(self._root, self._nodes)
         return seen
 
     def _rows(self, t_s: float, earlier: Dict[str, Any], now: Dict[str, Any]) -> List[Any]:
-        rows = []
-        for node, counters in numastat.difference(earlier["nodes"], now["nodes"]).items():
-            for name, pair in counters.items():
-                rows.append((name, f"node {node}", changes(pair), "pages"))
+        pages = [
+            (name, f"node {node}", changes(pair), "pages")
+            for node, counters in numastat.difference(earlier["nodes"], now["nodes"]).items()
+            for name, pair in counters.items()
+        ]
         share = cpu.busy_share(earlier["cpus"], now["cpus"], self._cell_cpus)
-        if share is not None:
-            rows.append(("cpu_busy_share", "", share, "share"))
+        busy = [] if share is None else [("cpu_busy_share", "", share, "share")]
         return [
-            {"t_s": round(t_s, 3), "metric": metric, "point": point, "value": value, "unit": unit}
-            for metric, point, value, unit in rows
+            *_sampled(t_s, numastat.SOURCE, pages),
+            *_sampled(t_s, cpu.SOURCE, busy),
+            *_sampled(t_s, meminfo.SOURCE, meminfo.samples(now["memory"])),
         ]
 
     def end(self) -> Any:
@@ -290,3 +309,11 @@ class _Sampler(threading.Thread):
         self._ending.set()
         self.join(timeout=2)
         return list(self._samples), round(self._cpu_s, 6)
+
+
+def _sampled(t_s: float, source: str, rows: List[Any]) -> List[Dict[str, Any]]:
+    return [
+        {"t_s": round(t_s, 3), "source": source, "metric": metric, "point": point,
+         "value": value, "unit": unit}
+        for metric, point, value, unit in rows
+    ]  # fmt: skip

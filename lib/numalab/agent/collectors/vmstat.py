@@ -1,8 +1,9 @@
 """What the kernel's memory management did: deltas of ``/proc/vmstat`` (whole host).
 
 The raw record keeps every counter of faults, migration, huge pages, reclaim and compaction that
-the kernel has. Those of METRICS, whose names have been stable, become rows; a kernel that lacks
-one gives a row without a value.
+the kernel has. Those of METRICS and MORE become rows; a kernel that lacks one of METRICS, whose
+names have been stable, gives a row without a value. What they count is in the kernel's
+Documentation/admin-guide/mm/{transhuge,numaperf}.rst and mm/vmstat.c; pages unless it is events.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SOURCE = "vmstat"
 _KEPT = (
     "numa_", "pgfault", "pgmajfault", "pgmigrate_", "thp_", "zone_reclaim", "pgscan", "pgsteal",
     "compact", "allocstall", "kswapd", "pageoutrun", "pswp", "oom_kill", "pgdemote", "pgpromote",
-    "htlb_",
+    "htlb_", "workingset_", "drop_", "pginodesteal", "slabs_scanned",
 )  # fmt: skip
 METRICS = (
     "pgfault",
@@ -37,6 +38,29 @@ METRICS = (
     "compact_stall",
     "oom_kill",
 )
+# Since schema 2 of a collection's record. Kernels come and go with these: no row for an absent one.
+MORE = (
+    "numa_huge_pte_updates",
+    "pgsteal_file",
+    "pgsteal_anon",
+    "pgscan_file",
+    "pgscan_anon",
+    "pswpin",
+    "pswpout",
+    "workingset_refault_file",
+    "workingset_refault_anon",
+    "workingset_activate_file",
+    "allocstall_normal",
+    "allocstall_movable",
+    "pageoutrun",
+    "compact_fail",
+    "compact_success",
+    "thp_collapse_alloc",
+    "thp_split_page",
+    "thp_migration_success",
+    "thp_swpout",
+    "drop_pagecache",
+)
 
 
 def snapshot(root: str = "/") -> Dict[str, int]:
@@ -56,11 +80,17 @@ def difference(before: Dict[str, int], after: Dict[str, int]) -> Dict[str, List[
     return {name: [value, after[name]] for name, value in before.items() if name in after}
 
 
-def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Return one row for each of METRICS: events counted between the snapshots."""
-    return [
+def metrics(record: Dict[str, Any], schema: int = 2) -> List[Dict[str, Any]]:
+    """Return one row for each of METRICS, and of MORE where there is one: counted in between.
+
+    ``schema`` is that of the collection's record: one of schema 1 gives the rows that it always
+    gave.
+    """
+    rows = [
         row(SOURCE, name, changes(record[name]), "count")
         if name in record
         else row(SOURCE, name, None, "count", reason="this kernel has no such counter")
         for name in METRICS
     ]
+    more = [name for name in MORE if name in record] if schema > 1 else []
+    return rows + [row(SOURCE, name, changes(record[name]), "count") for name in more]

@@ -2,8 +2,8 @@
  *
  * What is read is a sparse file without a name: it takes no room on the disk, and its pages leave
  * the memory with the last process that holds it open, however that ends. Children bound to the
- * node read it once (pages that are read twice become "active", and the kernel keeps those
- * longer). They stop before the kernel would have to make room: at the zones' high watermarks
+ * node read it ahead, once (pages that are used twice become "active", and the kernel keeps
+ * those longer). They stop before the kernel would have to make room: at the zones' high watermarks
  * (Documentation/admin-guide/sysctl/vm.rst, watermark_scale_factor) no page of anybody else has
  * been evicted, and an allocation from the node finds next to nothing left. */
 #include "probe.h"
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { READERS = 8 };
-static const size_t BUFFER = (size_t)1 << 20;
+static const size_t CALL = 128 << 10; /* the kernel's own readahead of most disks */
 static const uint64_t STEP_LEAST = 128 << 10, STEP_MOST = 64 << 20;
 static const uint64_t MARGIN = 1 << 20; /* for readahead, and for counts that lag */
 
@@ -133,18 +133,16 @@ static size_t take(struct shared *shared, int node, uint64_t most, uint64_t *at)
     }
 }
 
+/* Reading ahead brings the pages without copying them anywhere. One call may bring fewer than it
+ * was asked for; what counts is how full the node is in the end. */
 static _Noreturn void read_on(const struct options *o, int file, uint64_t most,
                               struct shared *shared) {
-    char *buffer = allocate(BUFFER, 1);
     uint64_t at, bytes;
     policy_bind(o->home);
     while ((bytes = take(shared, o->home, most, &at))) {
-        for (uint64_t end = at + bytes; at < end;) {
-            ssize_t got = pread(file, buffer, end - at < BUFFER ? end - at : BUFFER, (off_t)at);
-            if (got <= 0)
-                die(EXIT_FAILED, "the file cannot be read: %s", strerror(got ? errno : EIO));
-            at += (uint64_t)got;
-        }
+        for (uint64_t end = at + bytes; at < end; at += CALL)
+            if (readahead(file, (off64_t)at, end - at < CALL ? end - at : CALL) != 0)
+                die(EXIT_FAILED, "the file cannot be read ahead: %s", strerror(errno));
         atomic_fetch_add(&shared->read, bytes);
     }
     _exit(0);
@@ -162,12 +160,12 @@ void fill_node(struct fill *fill, const struct options *o) {
     pid_t readers[READERS];
     int count = o->cpu_count < READERS ? o->cpu_count : READERS;
     uint64_t usable = usable_now(o->home);
-    uint64_t most = o->fill == SIZE_MAX ? usable + usable / 8 : o->fill;
+    uint64_t most = o->fill == SIZE_MAX ? 4 * usable : o->fill;
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         die(EXIT_MEMORY, "not enough memory to fill a node: %s", strerror(errno));
-    most = (most + BUFFER - 1) / BUFFER * BUFFER;
+    most = (most + CALL - 1) / CALL * CALL;
     fill->file = file_open(o->directory, most);
     fill->before = level_read(o->home);
     fflush(stdout);
@@ -188,15 +186,17 @@ void fill_node(struct fill *fill, const struct options *o) {
     fill->read = atomic_load(&shared->read);
     munmap(shared, sizeof *shared);
     fill->after = level_read(o->home);
+    fill->usable = usable_now(o->home);
     uint64_t grown = fill->after.page_cache > fill->before.page_cache
                          ? fill->after.page_cache - fill->before.page_cache : 0;
-    if (grown < fill->read / 2)
+    uint64_t wanted = o->fill == SIZE_MAX ? usable : o->fill;
+    if (grown < wanted / 2 && fill->usable > usable / 8)
         die(EXIT_FAILED, "%" PRIu64 " MiB were read in %s, but the page cache of node %d grew by "
             "%" PRIu64 " MiB only: the file system keeps none, or the memory of this process is "
             "limited (cgroup)", fill->read >> 20, o->directory, o->home, grown >> 20);
     if (o->drop) {
         drop_page_cache();
         fill->after = level_read(o->home);
+        fill->usable = usable_now(o->home);
     }
-    fill->usable = usable_now(o->home);
 }

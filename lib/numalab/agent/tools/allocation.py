@@ -24,7 +24,7 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from .. import bindings, cpulist
-from ..errors import Fault, ParseError
+from ..errors import Fault, NotHere, ParseError
 from . import probe
 
 NAME = "allocation"
@@ -41,6 +41,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%\Z")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|)\Z")
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _HUGE = 2 << 20
+DIRECTORY = "/var/tmp"  # the program's own default, too
 _NO_PAGE_CACHE = ("tmpfs", "ramfs", "devtmpfs", "zfs")
 
 # For estimates only: bytes a second that one thread touches or reads. A host whose memory is
@@ -59,9 +60,9 @@ def prepare(
     """Return ``{"options", "need_bytes", "notes", …}``: sizes and nodes as numbers.
 
     ``home`` is the node of the CPUs, ``other_node`` the nearest other one that has CPUs and
-    memory. The key ``memory_proof`` is "outcome" where a full node, or memory that is not
-    enough, decides where pages go, whatever the policy. Raises Fault where there is nothing to
-    see (one node), for an unknown or bad option, and for what the host cannot bear.
+    memory. The key ``full_node`` says that a node will be full, so that interleaving cannot give
+    it an equal share. Raises Fault where there is nothing to see (one node), for an unknown or
+    bad option, and for what the host cannot bear.
     """
     for name in options:
         if name not in _OPTIONS:
@@ -73,7 +74,7 @@ def prepare(
         raise Fault(f"drop {drop!r} is neither true nor false", None)
     host = bindings.Host(topology)
     if len(host.memory_nodes) < 2:
-        raise Fault(
+        raise NotHere(
             "fewer than two nodes have memory that may be used: pages have no choice of nodes", None
         )
     nodes = host.nodes_of(cpulist.parse(cpus))
@@ -104,9 +105,12 @@ def prepare(
             )
         if drop and not fill:
             raise Fault("drop: there is nothing to drop without fill", "set fill: node")
-        out["drop"] = drop
+        if drop:
+            out["drop"] = True
     if fill or scenario == "file":
-        out["directory"] = _directory(options.get("directory", "/var/tmp"), topology["root"])
+        folder = _directory(options.get("directory", DIRECTORY), topology["root"])
+        if folder != DIRECTORY:
+            out["directory"] = folder
     if scenario not in ("touch", "oversubscribe"):
         out["other_node"], out["other_cpu"] = _other(host, home)
     if scenario == "balance":
@@ -116,8 +120,7 @@ def prepare(
     if pages == "hugetlb":
         _check_pool(host, size, memory_nodes)
     ready: Dict[str, Any] = {"options": out, "need_bytes": _need(scenario, size), "notes": []}
-    if fill == "node" or scenario == "oversubscribe":
-        ready["memory_proof"] = "outcome"
+    ready["full_node"] = fill == "node" and not drop
     return ready
 
 
@@ -163,7 +166,7 @@ def _other(host: bindings.Host, home: Optional[int]) -> Tuple[int, int]:
         )
     others = [n for n in host.memory_nodes if n != home and n in host.cpus_of]
     if not others:
-        raise Fault(f"no node but {home} has CPUs and memory", None)
+        raise NotHere(f"no node but {home} has CPUs and memory", None)
     node = min(others, key=lambda n: (host.distance(home, n) or 255, n))
     return node, host.cpus_of[node][0]
 
@@ -206,12 +209,12 @@ def _check_kill(root: str) -> None:
             return ""
 
     if len(text("proc/swaps").splitlines()) > 1:
-        raise Fault(
+        raise NotHere(
             "this host swaps: memory beyond a node's would push others' memory to the disk",
             "swapoff -a for the time of the run",
         )
     if text("proc/sys/vm/panic_on_oom").strip() not in ("", "0"):
-        raise Fault("this host panics when memory runs out (vm.panic_on_oom)", None)
+        raise NotHere("this host panics when memory runs out (vm.panic_on_oom)", None)
 
 
 def _check_pool(host: bindings.Host, size: int, memory_nodes: str) -> None:
@@ -219,7 +222,7 @@ def _check_pool(host: bindings.Host, size: int, memory_nodes: str) -> None:
     pools = [pool for n in wanted for pool in host.nodes[n].get("hugepages") or []]
     free = sum(pool["size_bytes"] * pool["free"] for pool in pools if pool["size_bytes"] == _HUGE)
     if free < size:
-        raise Fault(
+        raise NotHere(
             f"the pool of huge pages of node {memory_nodes} has {free >> 20} MiB free, "
             f"{size >> 20} MiB are needed",
             "reserve some: vm.nr_hugepages",
@@ -372,8 +375,8 @@ def metrics(records: List[Record]) -> List[Dict[str, Any]]:
             point = f"node {fill['node']}"
             rows.append(_row(f"filled_{name}", fill[f"{name}_after"], "B", None, point))
         before, after = (levels[when]["page_cache"] for when in ("before", "after"))
-        kept = after / before if before else None
-        rows.append(_row("page_cache_kept", kept, "share", "there was no page cache"))
+        kept = after / before if before and not fill["dropped"] else None
+        rows.append(_row("page_cache_kept", kept, "share", "it was dropped before"))
     if scenario in ("file", "balance", "fork"):
         moved = done["moved_bytes"]
         of = held // 2 if scenario == "fork" else held

@@ -1,0 +1,169 @@
+"""The pictures and tables of the experiments on where new memory goes."""
+
+import polars as pl
+import pytest
+
+import frames
+from numalab import results, runs
+from numalab.agent.errors import Fault
+from numalab.agent.tools import allocation
+from numalab.charts import placement
+from numalab.notebook import Text, View
+from test_allocation import OUTPUTS
+
+CELLS = {
+    "cpus-only:0/empty": "empty", "cpus-only:0/full": "full of page cache",
+    "cpus-only:0/dropped": "full, then drop_caches", "local:0/killed": "more than the node holds",
+}  # fmt: skip
+OUTPUT_OF = {"empty": "file", "full": "full", "dropped": "dropped", "killed": "killed"}
+
+
+def measured(blocks=3, outputs=OUTPUT_OF, more=()):
+    """Measurements of a made-up run, each value read from a real output."""
+    rows = []
+    for trial, (block, cell) in enumerate(
+        ((block, cell) for block in range(1, blocks + 1) for cell in CELLS), 1
+    ):
+        found = allocation.metrics(allocation.parse(OUTPUTS[outputs[cell.partition("/")[2]]]))
+        counted = [
+            {"metric": metric, "value": float(value), "unit": "pages", "point": point,
+             "x": None, "y": None, "reason": None, "source": source}
+            for name, metric, point, value, source in more if name == cell
+        ]  # fmt: skip
+        for row in [*({**one, "source": "tool"} for one in found), *counted]:
+            rows.append(
+                {
+                    **dict.fromkeys(frames.SCHEMA), **row, "run": "r", "host": "h",
+                    "trial": trial, "block": block, "cell": cell, "label": CELLS[cell],
+                    "binding": cell.partition(":")[0], "role": "cell", "cpu_nodes": "0",
+                    "grade": "verified", "tool": "allocation",
+                }
+            )  # fmt: skip
+    return pl.DataFrame(rows, schema=frames.SCHEMA)
+
+
+def samples(cells=CELLS):
+    """Two samples of each cell's trial, of two nodes."""
+    return pl.DataFrame(
+        [
+            {"run": "r", "trial": trial, "cell": cell, "source": None, "t_s": t, "metric": metric,
+             "point": f"node {node}", "value": (1 + node + t) * 2**30, "unit": "B"}
+            for trial, cell in enumerate(cells, 1) for t in (0.2, 0.4)
+            for node in (0, 1) for metric in ("page_cache", "free")
+        ],
+        schema={"run": pl.String, "trial": pl.Int32, "cell": pl.String, "source": pl.String,
+                "t_s": pl.Float64, "metric": pl.String, "point": pl.String, "value": pl.Float64,
+                "unit": pl.String},
+    )  # fmt: skip
+
+
+def view(rows, sampled=None, emulated=False):
+    cells = [
+        {"id": cell, "label": label, "role": "cell", "cpu_nodes": "0",
+         "case": {"name": cell.partition("/")[2], "says": label}}
+        for cell, label in CELLS.items()
+    ]  # fmt: skip
+    run = runs.Run(None, {"plan": {"cells": cells, "request": {}}}, frames.host_record())
+    run.host.update(emulated=emulated, emulated_why="QEMU TCG" if emulated else None)
+    run.__dict__["measurements"] = rows
+    run.__dict__["samples"] = samples() if sampled is None else sampled
+    return View(run)
+
+
+def gids(figure, prefix):
+    return [
+        artist.get_gid()
+        for axes in figure.axes
+        for artist in axes.get_children()
+        if str(artist.get_gid()).startswith(prefix)
+    ]
+
+
+def texts(figure):
+    return [t.get_text() for axes in figure.axes for t in axes.texts] + [
+        t.get_text() for t in figure.texts
+    ]
+
+
+def test_each_node_is_a_piece_and_each_block_a_dot():
+    figure = view(measured()).where()
+    assert gids(figure, "node-0") == ["node-0"] * 3 and gids(figure, "node-1") == ["node-1"]
+    dots = [a for a in figure.axes[0].collections if a.get_gid() == "blocks"]
+    assert [len(one.get_offsets()) for one in dots] == [3, 3, 3]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(CELLS.values())
+
+
+def test_who_was_killed_has_no_bar_and_says_why():
+    figure = view(measured()).where()
+    assert any("killed" in text for text in texts(figure))
+
+
+def test_errors_are_in_no_bar():
+    rows = measured().with_columns(grade=pl.when(pl.col("block") == 2).then(pl.lit("error"))
+                                   .otherwise(pl.col("grade")))  # fmt: skip
+    dots = [a for a in view(rows).where().axes[0].collections if a.get_gid() == "blocks"]
+    assert [len(one.get_offsets()) for one in dots] == [2, 2, 2]
+
+
+def test_faults_and_huge_pages_share_their_rows():
+    figure = view(measured()).faults()
+    faults, huge = figure.axes
+    assert faults.get_xscale() == "log" and faults.get_ylim() == huge.get_ylim()
+    assert len(gids(figure, "median")) == 4 + 3  # of the killed one the huge share is not known
+
+
+def test_levels_draw_the_cases_asked_for():
+    figure = view(measured()).levels("full", "dropped")
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes]
+    assert titles[:2] == ["full of page cache", "full, then drop_caches"]
+    assert sorted(set(gids(figure, "page_cache"))) == ["page_cache-others", "page_cache-own"]
+    assert len(view(measured()).levels().axes) >= 4
+
+
+def test_without_a_sample_there_is_no_picture():
+    said = view(measured(), samples({})).levels()
+    assert isinstance(said, Text) and "sample" in said
+    with pytest.raises(Fault, match="no row"):
+        placement.levels(samples({}), CELLS, dict.fromkeys(CELLS, "0"))
+
+
+@pytest.mark.parametrize("name", ["where", "faults", "levels"])
+def test_an_emulated_host_is_marked(name):
+    plain, marked = (getattr(view(measured(), emulated=e), name)() for e in (False, True))
+    assert not any("EMULATED" in text for text in texts(plain))
+    assert any("EMULATED" in text for text in texts(marked))
+
+
+def test_a_run_without_placed_memory_has_no_picture():
+    rows = measured().filter(pl.col("metric") == "nothing")
+    assert isinstance(view(rows).where(), Text) and isinstance(view(rows).faults(), Text)
+
+
+def test_shares_stand_in_the_order_of_the_plan_and_what_is_missing_says_why():
+    text = str(view(measured()).shares("home_share", "page_cache_kept", "out_of_memory_kill"))
+    lines = text.splitlines()
+    assert [line.split(" | ")[0][2:] for line in lines[2:6]] == list(CELLS.values())
+    assert "- full, then drop_caches: no page cache kept: it was dropped before" in lines
+    assert any("more than the node holds: no home share: the kernel killed" in x for x in lines)
+    assert "No trial" in str(view(measured()).shares("speed"))
+
+
+def test_blocks_that_differ_show_their_range():
+    rows = measured(blocks=2).with_columns(
+        value=pl.when((pl.col("metric") == "home_share") & (pl.col("block") == 2))
+        .then(0.5).otherwise(pl.col("value"))
+    )  # fmt: skip
+    assert "0.750 [0.500, 1.00]" in str(view(rows).shares("home_share"))
+
+
+def test_counters_are_summed_over_the_nodes_and_still_ones_left_out():
+    more = [
+        ("cpus-only:0/full", "numa_miss", "node 0", 5, "numastat"),
+        ("cpus-only:0/full", "numa_miss", "node 1", 12000, "numastat"),
+        ("cpus-only:0/full", "pgscan_direct", "", 0, "vmstat"),
+        ("cpus-only:0/empty", "numa_miss", "node 1", 0, "numastat"),
+    ]
+    text = results.memory_counters(view(measured(more=more)).run)
+    assert "| full of page cache | 12,005 |" in text and "| empty | 0 |" in text
+    assert "pgscan" not in text
+    assert "No counter" in results.memory_counters(view(measured()).run)

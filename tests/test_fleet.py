@@ -1,0 +1,544 @@
+"""The fleet, with real Ansible: hosts of the local connection and of a private sshd.
+
+Every host has a folder and a lock of its own, so that they measure side by side on one machine and
+beside whoever else measures here.
+"""
+
+import getpass
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from numalab import agent_archive, check, experiments, fleet, home, session
+from numalab.agent import job, journal
+from numalab.agent.errors import Fault
+from numalab.fleet import ansible, receive
+from numalab.fleet.record import Record
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+pytest.importorskip("ansible", reason="ansible-core is not installed")
+
+# The lock's name follows the folder that the job measures into: .../HOST/SESSION.
+_LOCK = """
+import hashlib, os, sys
+def _own():
+    return "test-" + hashlib.md5(os.path.dirname(sys.argv[-1]).encode()).hexdigest()[:12]
+LOCK = _own()
+"""
+
+
+def lock_of(folder: Path) -> str:
+    names: dict = {}
+    before, sys.argv = sys.argv, ["agent", f"{folder}/SESSION"]
+    try:
+        exec(_LOCK, names)
+    finally:
+        sys.argv = before
+    return names["LOCK"]
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    """The agent's archive with a lock of each folder's own."""
+    plain = agent_archive.build(tmp_path_factory.mktemp("agent") / "plain.pyz")
+    own = plain.with_name("own.pyz")
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(own, "w") as target:
+        for entry in source.infolist():
+            data = source.read(entry)
+            if entry.filename == "numalab/agent/only_one.py":
+                assert b'LOCK = "numalab-measure"\n' in data
+                data = data.replace(b'LOCK = "numalab-measure"\n', _LOCK.encode())
+            target.writestr(entry, data)
+    return own
+
+
+@pytest.fixture
+def place(tmp_path, agent, monkeypatch):
+    """A checkout of its own (experiments, notebooks and playbooks are the real ones)."""
+    for name in ("experiments", "notebooks", "fleet"):
+        (tmp_path / "checkout").mkdir(exist_ok=True)
+        (tmp_path / "checkout" / name).symlink_to(REPOSITORY / name)
+    monkeypatch.setenv("NUMALAB_HOME", str(tmp_path / "checkout"))
+    monkeypatch.setenv("NUMALAB_RUNS", str(tmp_path / "runs"))
+    for name in [name for name in os.environ if name.startswith("ANSIBLE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(agent_archive, "build", lambda path: Path(shutil.copy(agent, path)))
+    yield tmp_path
+    for path in tmp_path.glob("on-*/*/*/status.json"):
+        pid = json.loads(path.read_text())["pid"]
+        if pid and Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+
+
+def local(place: Path, name: str) -> dict:
+    return {"ansible_connection": "local", "numalab_folder": str(place / f"on-{name}")}
+
+
+SHUT = {"ansible_host": "127.0.0.1", "ansible_port": 9, "ansible_user": "nobody"}
+
+
+def inventory(place: Path, **hosts: dict) -> Path:
+    path = place / "inventory.yml"
+    path.write_text(yaml.safe_dump({"all": {"children": {"lot": {"hosts": hosts}}}}))
+    return path
+
+
+def asked(*argv: str, blocks: int = 1):
+    loaded = experiments.load("command")
+    request = loaded.request(
+        "smoke", "", options={"argv": list(argv)}, blocks=blocks, bindings=["local"],
+        collectors=False,
+    )  # fmt: skip
+    return [(request, loaded)]
+
+
+def held(place: Path, *, blocks: int = 1):
+    """A program whose second trial, and every later one, waits until the file "hold" is removed."""
+    (place / "hold").touch()
+    once = f"[ -e {place}/once ] || {{ touch {place}/once; exit 0; }}"
+    ((request, loaded),) = asked(
+        "sh", "-c", f"{once}; while [ -e {place}/hold ]; do sleep 0.1; done", blocks=blocks
+    )
+    return [({**request, "time_limit_s": 300.0}, loaded)]
+
+
+def measure(requests, path: Path, **settings):
+    return fleet.run(requests, "lot", [path], session.Settings(**{"notebook": False, **settings}))
+
+
+def await_trial(place: Path, host: str) -> dict:
+    """Wait until a host has measured a trial; return its status."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in place.glob(f"on-{host}/{host}/*/status.json"):
+            status = json.loads(path.read_text())
+            if status["state"] == "running" and any(job["last"] for job in status["jobs"]):
+                return status
+        time.sleep(0.1)
+    raise AssertionError(f"{host} has measured nothing")
+
+
+@pytest.fixture
+def sshd(place):
+    """Connection variables of a private sshd, as this user."""
+    server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if not server or not shutil.which("ssh"):
+        pytest.skip("no ssh server and client here (openssh-server)")
+    folder = place / "sshd"
+    folder.mkdir(mode=0o700)
+    for name in ("host", "key"):
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(keygen, check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "config").write_text(
+        f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host\nPidFile none\nUsePAM no\n"
+        f"AuthorizedKeysFile {folder}/key.pub\nStrictModes no\nSubsystem sftp internal-sftp\n"
+    )
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    serving = subprocess.Popen(
+        [server, "-D", "-e", "-f", str(folder / "config")], stderr=subprocess.DEVNULL
+    )
+    yield {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": port,
+        "ansible_user": getpass.getuser(),
+        "ansible_ssh_private_key_file": str(folder / "key"),
+        "ansible_ssh_common_args": "-F none -o StrictHostKeyChecking=no -o LogLevel=ERROR"
+        f" -o UserKnownHostsFile={folder}/known",
+    }
+    serving.terminate()
+    serving.wait()
+
+
+def test_good_hosts_go_on_beside_one_that_is_out_and_the_next_try_completes_only_that(
+    place, sshd, capsys, monkeypatch
+):
+    made = []
+    make = ansible.tempfile.mkdtemp
+    monkeypatch.setattr(
+        ansible.tempfile, "mkdtemp", lambda **how: made.append(make(**how)) or made[-1]
+    )
+    far = {**sshd, "numalab_folder": str(place / "on-far")}
+    path = inventory(place, near=local(place, "near"), far=far, out=SHUT)
+    requests = asked("true")
+    with pytest.raises(fleet.Failed, match="1 of 3 hosts failed: out. The same command") as failed:
+        measure(requests, path)
+    assert "cannot be reached" in failed.value.failures["out"][0]
+    assert "Connection refused" in failed.value.failures["out"][0]
+    first = failed.value.runs
+    assert [len(first[host]) for host in ("near", "far", "out")] == [1, 1, 0]
+    for host in ("near", "far"):
+        (folder,) = first[host]
+        assert folder.parent == place / "runs" / host
+        assert journal.read_json(folder / "manifest.json")["host"] == host
+        assert not check.check(folder).faults
+    said = capsys.readouterr().out
+    assert "near: complete" in said and "out: failed" in said
+    (sockets,) = {Path(path) for path in made if "numalab-" in path}
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert not sockets.exists() and str(sockets) not in running, "ssh's connection is left"
+
+    path = inventory(place, near=local(place, "near"), far=far, out=local(place, "out"))
+    # Another seed was drawn: still the same command.
+    runs = measure(asked("true"), path, as_json=True, notebook=True)
+    assert runs["near"] == first["near"] and runs["far"] == first["far"]
+    assert [folder.parent.name for folder in runs["out"]] == ["out"]
+    told = json.loads(capsys.readouterr().out)
+    assert told["hosts"]["out"]["state"] == "complete"
+    assert told["hosts"]["out"]["runs"][0]["folder"] == str(runs["out"][0])
+    assert (runs["out"][0] / "notebook.ipynb").is_file()
+    assert not list(place.glob("on-*/*/*")), "what was fetched is removed from the hosts"
+    seeds = {journal.read_json(run[0] / "manifest.json")["seed"] for run in runs.values()}
+    assert len(seeds) == 1
+
+
+def test_a_killed_agent_is_reported_and_its_run_completed(place):
+    path = inventory(place, one=local(place, "one"))
+    requests = held(place, blocks=4)
+    killed = []
+
+    def kill():
+        status = await_trial(place, "one")
+        os.kill(status["pid"], signal.SIGKILL)
+        killed.append(status["jobs"][0]["run"])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(fleet.Failed) as failed:
+        measure(requests, path)
+    killer.join()
+    (place / "hold").unlink()
+    assert "it was killed, or the host started anew" in failed.value.failures["one"][0]
+    assert failed.value.runs == {"one": []}
+    (folder,) = measure(requests, path)["one"]
+    assert folder.name == killed[0], "the run was begun anew"
+    trials = [record["trial"] for record in journal.read(folder / "journal.ndjson")]
+    assert trials == sorted(set(trials)) and len(trials) == 8
+    assert not check.check(folder).faults
+
+
+def test_after_ctrl_c_the_hosts_go_on_and_can_be_stopped_and_completed(place, capsys):
+    path = inventory(place, one=local(place, "one"))
+    requests = held(place, blocks=4)
+
+    def interrupt():
+        await_trial(place, "one")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        measure(requests, path)
+    interrupter.join()
+    assert "the hosts go on measuring" in capsys.readouterr().err
+    status = await_trial(place, "one")
+    os.kill(status["pid"], 0)
+
+    settings = session.Settings(notebook=False)
+    assert fleet.stop(requests, "lot", [path], settings) == {"one": "stopped"}
+    (there,) = place.glob("on-one/one/*/status.json")
+    (job,) = json.loads(there.read_text())["jobs"]
+    assert (job["state"], job["reason"]) == ("stopped", "stopped on this host")
+    (place / "hold").unlink()
+    (folder,) = measure(requests, path)["one"]
+    assert folder.name == status["jobs"][0]["run"]
+    assert len(journal.read(folder / "journal.ndjson")) == 8
+    with pytest.raises(Fault, match="left nothing running"):
+        fleet.stop(requests, "lot", [path], settings)
+
+
+@pytest.fixture
+def old(place, monkeypatch):
+    """A system whose every Python is 3.6 until its package manager brings another."""
+    fake = place / "fake"
+    fake.mkdir()
+    for name in ("python3", *(f"python3.{minor}" for minor in range(9, 20))):
+        (fake / name).write_text("#!/bin/sh\necho 3.6\n")
+    (fake / "id").write_text("#!/bin/sh\necho 0\n")
+    (fake / "apt-get").write_text(f'#!/bin/sh\necho "$@" >> {place}/installed\nexit 100\n')
+    for path in fake.iterdir():
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
+    return fake
+
+
+def test_what_a_host_has_not_is_installed_before_ansible_needs_python_there(place, old):
+    manager = (old / "apt-get").read_text().replace("exit 100", f"case $* in *python3*) "
+        f"ln -sf {sys.executable} {old}/python3;; esac")  # fmt: skip
+    (old / "apt-get").write_text(manager)
+    (folder,) = measure(asked("true"), inventory(place, one=local(place, "one")))["one"]
+    assert "python3" in (place / "installed").read_text()
+    assert journal.read_json(folder / "manifest.json")["status"] == "complete"
+
+
+def test_a_host_without_a_usable_python_and_a_busy_one_say_so(place, old):
+    busy = {**local(place, "busy"), "ansible_python_interpreter": sys.executable}
+    path = inventory(place, none=local(place, "none"), busy=busy)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(b"\0" + lock_of(place / "on-busy" / "busy").encode())
+        other.listen()
+        with pytest.raises(fleet.Failed, match="2 of 2 hosts failed") as failed:
+            measure(asked("true"), path)
+    reasons = failed.value.failures
+    assert "no Python 3.9 or newer" in reasons["none"][0] and "is 3.6" in reasons["none"][0]
+    assert "another numalab measurement is running" in reasons["busy"][0]
+    assert str(os.getpid()) in reasons["busy"][0]
+
+
+def test_a_wrong_group_or_inventory_is_named(place):
+    path = inventory(place, one=local(place, "one"))
+    with pytest.raises(Fault, match="no host or group nowhere. it has the groups .*lot"):
+        ansible.hosts("nowhere", [path])
+    with pytest.raises(Fault, match="no host or group two"):
+        ansible.hosts("one:two", [path])
+    with pytest.raises(Fault, match="there is no inventory"):
+        ansible.hosts("lot", [place / "none.yml"])
+    path.write_text("all: [\n")
+    with pytest.raises(Fault, match="cannot read the inventory"):
+        ansible.hosts("lot", [path])
+
+
+def test_a_name_that_is_no_folder_is_refused(place):
+    with pytest.raises(Fault, match="cannot name a folder"):
+        ansible.hosts("lot", [inventory(place, **{"user@host": SHUT})])
+
+
+def test_without_ansible_the_message_says_how_to_get_it(place, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(place / "python"))
+    monkeypatch.setenv("PATH", str(place))
+    with pytest.raises(Fault, match="needs Ansible.*pip install ansible-core"):
+        ansible.hosts("lot", [inventory(place, one=SHUT)])
+
+
+def test_what_the_users_configuration_sets_is_left_alone(place, monkeypatch):
+    monkeypatch.chdir(place)
+    assert ansible._environment(7, place)["ANSIBLE_FORKS"] == "7"
+    assert ansible._environment(7, place)["ANSIBLE_PIPELINING"] == "1"
+    (place / "ansible.cfg").write_text("[defaults]\nforks = 2\n[ssh_connection]\npipelining = no\n")
+    monkeypatch.setenv("ANSIBLE_TIMEOUT", "3")
+    environment = ansible._environment(7, place)
+    assert "ANSIBLE_FORKS" not in environment and "ANSIBLE_PIPELINING" not in environment
+    assert environment["ANSIBLE_TIMEOUT"] == "3"
+
+
+def test_two_at_once_with_the_same_command_do_not_meet(place):
+    requests = [request for request, _ in asked("true")]
+    command = {"group": "lot", "requests": requests}
+    with Record(command).opened(requests, ["one"]):
+        with pytest.raises(Fault, match="at work already"), Record(command).opened(requests, []):
+            pass
+        with Record({**command, "group": "other"}).opened(requests, ["one"]):
+            pass
+
+
+def test_ansible_ends_when_the_command_that_started_it_is_gone(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, 'fleet/callback_plugins')\n"
+        "from types import SimpleNamespace as Fake\n"
+        "from numalab_events import CallbackModule\n"
+        "one = Fake(get_name=lambda: 'one')\n"
+        "for _ in range(2): CallbackModule().v2_runner_on_start(one, one); sys.stdin.read(1)\n"
+    )
+    reading, writing = os.pipe()
+    playing = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=REPOSITORY, stdin=subprocess.PIPE, pass_fds=[writing],
+        start_new_session=True, env={**os.environ, "NUMALAB_EVENTS_FD": str(writing)},
+    )  # fmt: skip
+    os.close(writing)
+    with open(reading) as events:
+        assert json.loads(events.readline())["host"] == "one"
+    playing.communicate(b"x")
+    assert playing.returncode == -signal.SIGKILL
+
+
+# --- the agent's half: job.py --------------------------------------------------------------------
+
+
+def order(name: str, *argv: str, blocks: int = 1) -> dict:
+    ((request, _),) = asked(*argv, blocks=blocks)
+    requests = [{"key": "1-command", "request": {**request, "host": "one"}}]
+    return {"schema": 1, "session": name, "allow_host_changes": False, "requests": requests}
+
+
+def start(agent: Path, folder: Path, given: dict):
+    return subprocess.run(
+        [sys.executable, str(agent), "job", "start", str(folder)],
+        input=json.dumps(given), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def await_end(folder: Path) -> dict:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        status = json.loads((folder / "status.json").read_text())
+        if status["state"] == "ended":
+            return status
+        time.sleep(0.1)
+    raise AssertionError(status)
+
+
+def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
+    folder = place / "on-one" / "one"
+    given = order("first", "true")
+    given["requests"][0]["request"] = {**held(place)[0][0], "host": "one"}
+    assert start(agent, folder / "first", given).returncode == 0
+    again = start(agent, folder / "first", given)
+    assert again.returncode == 0 and json.loads(again.stdout)["state"] == "running"
+    other = start(agent, folder / "second", order("second", "true"))
+    pid = json.loads((folder / "first" / "status.json").read_text())["pid"]
+    assert other.returncode == 2
+    assert f"another fleet measures on this host (process {pid})" in other.stderr
+    (place / "hold").unlink()
+    assert await_end(folder / "first")["jobs"][0]["state"] == "complete"
+    assert start(agent, folder / "second", order("second", "true")).returncode == 0
+    await_end(folder / "second")
+
+
+def test_a_request_that_fails_does_not_cost_the_others(place, agent):
+    folder = place / "on-one" / "one" / "first"
+    given = order("first", "true")
+    bad = json.loads(json.dumps(given["requests"][0]))
+    bad["key"] = "0-bad"
+    bad["request"]["tool"]["prefer"] = ["none-such"]
+    given["requests"].insert(0, bad)
+    assert start(agent, folder, given).returncode == 0
+    status = await_end(folder)
+    assert [job["state"] for job in status["jobs"]] == ["failed", "complete"]
+    assert "none-such" in status["jobs"][0]["reason"]
+    assert status["archive"] == "runs.tar"
+
+
+def test_what_has_nothing_to_measure_on_a_host_is_left_out_and_no_failure(place, monkeypatch):
+    given = order("first", "true")
+    plan = job.planning.make(given["requests"][0]["request"], job.topology.read())
+    skipped = [{"cell": "remote:farthest", "binding": "remote", "reason": "one node"}]
+    plan.update(order=[], cells=[], skipped=skipped)
+    monkeypatch.setattr(job.planning, "make", lambda request, topology: plan)
+    queue = job._Queue(place, given)
+    queue._one(queue.jobs[0], given["requests"][0])
+    assert (queue.jobs[0]["state"], queue.jobs[0]["reason"]) == ("left out", "one node")
+    with Record({"group": "lot"}).opened([given["requests"][0]["request"]], ["one"]):
+        pass
+    record = Record({"group": "lot"})
+    with record.opened([], []):
+        assert list(record.missing("one")) == ["1-command"]
+        record.leave_out("one", "1-command", "one node")
+        assert record.missing("one") == {} and record.runs("one") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("{", "not JSON"), ('{"schema": 99}', "schema version"), ("[]", "order")]
+)
+def test_what_is_no_order_is_refused(place, agent, given, words):
+    done = subprocess.run(
+        [sys.executable, str(agent), "job", "start", str(place / "on-one" / "x")],
+        input=given, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+# --- what arrives --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fetched(tmp_path_factory, agent):
+    """An archive as a host packs it."""
+    folder = tmp_path_factory.mktemp("on-one") / "one" / "first"
+    assert start(agent, folder, order("first", "true")).returncode == 0
+    await_end(folder)
+    return folder / "runs.tar"
+
+
+def arrive(place: Path, content: bytes) -> dict:
+    (place / "record" / "hosts").mkdir(parents=True, exist_ok=True)
+    (place / "record" / "incoming").mkdir(exist_ok=True)
+    (place / "record" / "incoming" / "one.tar").write_bytes(content)
+    return receive.accept(place / "record", home.runs(), "one")
+
+
+def test_a_whole_archive_is_taken_in_once(place, fetched):
+    taken = arrive(place, fetched.read_bytes())
+    assert home.find_runs() == list(taken.values())
+    assert not (place / "runs" / ".incoming").exists()
+    assert arrive(place, fetched.read_bytes()) == taken
+    noted = journal.read_json(place / "record" / "hosts" / "one.json")["runs"]
+    assert noted == {"1-command": str(taken["1-command"])}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_a_cut_transfer_never_looks_like_a_run(place, fetched, share):
+    whole = fetched.read_bytes().rstrip(b"\0")
+    with pytest.raises(Fault, match="give the same command again|missing"):
+        arrive(place, whole[: int(len(whole) * share)])
+    assert home.find_runs() == [] and not (place / "runs" / ".incoming").exists()
+    assert not (place / "record" / "hosts" / "one.json").exists()
+
+
+def test_a_changed_file_is_refused(place, fetched, tmp_path):
+    with tarfile.open(fetched) as archive:
+        archive.extractall(tmp_path / "x", filter="data") if hasattr(
+            tarfile, "data_filter"
+        ) else archive.extractall(tmp_path / "x")
+    (name,) = journal.read_json(tmp_path / "x" / "runs.json")["runs"].values()
+    raw = next((tmp_path / "x" / name / "raw").iterdir())
+    raw.write_bytes(raw.read_bytes() + b"x")
+    with tarfile.open(tmp_path / "changed.tar", "w") as archive:
+        for path in (tmp_path / "x").iterdir():
+            archive.add(path, arcname=path.name)
+    with pytest.raises(Fault, match="is not what the host wrote"):
+        arrive(place, (tmp_path / "changed.tar").read_bytes())
+    assert home.find_runs() == []
+
+
+def test_nothing_is_unpacked_outside_of_its_place(place, tmp_path):
+    (tmp_path / "evil").write_text("x")
+    for name in ("../evil", "/tmp/evil"):
+        with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+            entry = tarfile.TarInfo(name)
+            archive.addfile(entry)
+        with pytest.raises(Fault, match="not of numalab"):
+            arrive(place, (tmp_path / "evil.tar").read_bytes())
+
+
+def test_no_other_run_is_overwritten(place, fetched):
+    (folder,) = arrive(place, fetched.read_bytes()).values()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "seed": 0}))
+    with pytest.raises(Fault, match="is another run already"):
+        arrive(place, fetched.read_bytes())
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["command", "--stop"], "need --hosts"),
+        (["command", "--hosts", "lot", "--host", "one"], "goes with neither"),
+        (["--all", "--hosts", "nowhere", "-p", "smoke"], "no host or group nowhere"),
+    ],
+)
+def test_the_command_line_says_what_does_not_go_together(place, arguments, words):
+    path = inventory(place, one=SHUT)
+    given = ["-i", str(path)] if "--hosts" in arguments else []
+    done = subprocess.run(
+        [sys.executable, "-m", "numalab.cli", "run", *arguments, *given],
+        capture_output=True, text=True, cwd=REPOSITORY,
+    )  # fmt: skip
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
