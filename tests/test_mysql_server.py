@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from numalab.agent import plan as planning
-from numalab.agent import run, tools, topology
+from numalab.agent import cpulist, run, tools, topology
 from numalab.agent.errors import Fault
 from numalab.agent.mysql import data, server, stage, wire
 
@@ -508,3 +508,28 @@ def test_the_wire_reads_values_of_all_lengths(cache):
         running.kill()
         os.close(copy.lock)
         shutil.rmtree(copy.datadir)
+
+
+@needs_server
+def test_the_server_does_not_inherit_the_clients_cpus(cache):
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) < 2:
+        pytest.skip("there is one CPU: the client has none of its own")
+    first, last = str(mine[0]), str(mine[-1])
+    seen = []
+
+    def look(event):
+        text = Path(f"/proc/{event['pids'][0]}/status").read_text()
+        seen.append(text.split("Cpus_allowed_list:")[1].split()[0])
+
+    try:
+        for prefix in ([], ["numactl", f"--physcpubind={first}"]):
+            if prefix and not shutil.which("numactl"):
+                continue
+            seats = [{"name": "", "numactl": prefix}]
+            status, events = perform(seats=seats, client_cpus=last, at={"ready": look})
+            assert status == 0, fault_of(events)
+            os.sched_setaffinity(0, mine)
+    finally:
+        os.sched_setaffinity(0, mine)
+    assert seen[0] == cpulist.format(mine) and seen[1:] in ([], [first])

@@ -282,12 +282,13 @@ class Stage:
 
     def perform(self, heard: TextIO) -> None:
         """The whole trial, from the working copies to the servers' end."""
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, self.client_cpus)
         began = time.monotonic()
         settings = servers.settings(self.server, self.options, self.options["server_options"])
         for number, seat in enumerate(self.asked):
             self.seats.append(Seat(number, seat, self, settings))
+        # Only now: a server that is started inherits the CPUs, and numactl goes by what it may use.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, self.client_cpus)
         for one in self.seats:
             one.wait_until_it_answers()
         answered = time.monotonic()
