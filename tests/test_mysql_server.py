@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab.agent import plan as planning
 from numalab.agent import cpulist, run, tools, topology
+from numalab.agent import plan as planning
 from numalab.agent.errors import Fault
 from numalab.agent.mysql import data, server, stage, wire
 
