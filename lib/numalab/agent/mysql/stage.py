@@ -32,7 +32,7 @@ from ..errors import Fault
 from . import data, wire
 from . import server as servers
 
-CLIENT_GRACE_S = 30.0  # beyond its time, for a client to start and to end
+CLIENT_GRACE_S = 60.0  # beyond its time, for a client to start and to end
 ASK_LIMIT_S = 20.0  # for a server to tell its counters
 _RANGE = 5000  # rows that one question of the warm-up reads
 _MOST_READERS = 64
