@@ -396,5 +396,6 @@ def test_the_roomiest_node_is_the_first_of_those_with_the_most_memory():
     host["nodes"][0].update(memory_bytes=0)
     cells, skipped, _ = bindings.resolve(["cpus-only:roomiest"], host)
     assert not cells and "no node has both CPUs and memory" in skipped[0]["reason"]
-    with pytest.raises(Fault):
-        bindings.parse({"remote": "roomiest"})
+    assert not bindings.resolve([{"remote": "roomiest"}], host)[0]
+    found = bindings.resolve([{"remote": "roomiest"}], topologies.topology(3))[0]
+    assert [cell["id"] for cell in found] == ["remote:0-1"]

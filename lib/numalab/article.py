@@ -16,10 +16,10 @@ from typing import Any
 
 import polars as pl
 
-from numalab import claims, home, results, runs, statistics
+from numalab import claims, home, recommendation, results, runs, statistics
 from numalab.agent import plan as planning
 from numalab.charts import hosts as several
-from numalab.charts import reference, style, tables
+from numalab.charts import reference, server, style, tables
 from numalab.notebook import Text, View, short
 
 # Of all that a host record holds, what a reader of the article looks for; the rest is in host.json.
@@ -117,7 +117,7 @@ class Article:
             yield f"- {what}: no binding can be told from its baseline beyond the A/A control."
 
     def _verdicts(self) -> list[claims.Verdict]:
-        return [verdict for view in self.views for verdict in view.verdicts()]
+        return [verdict for view in self.views for verdict in view.verdicts(self.runs)]
 
     def claims(self) -> Text:
         """Return the verdict on every claim, per host: the article's first table."""
@@ -451,10 +451,38 @@ class Article:
                 frames.append(view.run.tool_rows("triad"))
         return pl.concat(frames) if frames else self.runs[0].measurements.clear()
 
-    def published_table(self) -> Text:
-        """Return the published figures that stand beside ours, with their doubts."""
-        rows = published().filter(pl.col("experiment").is_in(["idle-latency", "stream"]))
+    def server(self, experiment: str = "mysql-binding") -> Any:
+        """Draw a server's throughput by CPU set on these hosts and on the published one."""
+        frames = [
+            view.run.measurements.filter(
+                pl.col("metric").is_in([server.THROUGHPUT, "ipc"])
+                & pl.col("cell").is_in(view.run.load_cells(""))
+            )
+            for view in self._of(experiment)
+            if not view.run.host["emulated"]
+        ]
+        own = pl.concat(frames) if frames else self.runs[0].measurements.clear()
+        return server.server_beside_published(own, published())
+
+    def recommendations(self) -> Text:
+        """Return what each experiment that compares bindings recommends for its host."""
+        parts = [
+            f"**{view.run.manifest['experiment']}, {view.run.manifest['host']}**: "
+            f"{view.recommendation()}"
+            for view in self.views
+            if recommendation.suitable(view.run)
+        ]
+        return Text("\n\n".join(parts) or "No run of this article compares bindings.")
+
+    def published_table(self, *experiments: str) -> Text:
+        """Return the published figures that stand beside ours, with their doubts.
+
+        Without ``experiments`` those of memory (idle-latency, stream).
+        """
+        chosen = list(experiments) or ["idle-latency", "stream"]
+        rows = published().filter(pl.col("experiment").is_in(chosen))
         heads = {"machine": "cpu", "experiment": "experiment", "binding": "binding"}
+        heads |= {"metric": "metric"} if experiments else {}
         heads |= {"value": "value", "unit": "unit", "quality": "quality"}
         notes = rows.filter(pl.col("note").is_not_null()).unique(
             ["cpu", "note"], keep="first", maintain_order=True

@@ -31,9 +31,10 @@ outside the A/A control's (see ``statistics.effect``).
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -47,10 +48,9 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from scipy import special
 
 from . import statistics
-from .agent import changes
+from .agent import bindings, changes, cpulist
 from .agent import plan as planning
 from .agent.errors import Fault
 from .statistics import BLOCKS_NEEDED, Ratio
@@ -65,28 +65,16 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Comparison(_Strict):
-    """A predicate on the ratio of two bindings.
+class _Margin(_Strict):
+    """What a ratio must be: exactly one of the three ``ratio_…`` and ``same_within`` is given."""
 
-    ``cell`` and ``against`` are a binding's name (``remote``), a binding and the rest of a swept
-    cell's id (``local/threads=2``) or a cell's id. ``per`` divides the metric by another one of
-    the same trial (misses per instruction). ``points`` names the points; without it all count.
-    Exactly one of the four ``ratio_…`` and ``same_within`` is given.
-    """
-
-    metric: str
-    cell: str
-    against: str
-    per: str | None = None
-    pairs: Literal["every", "median", "worst", "nearest", "farthest"] = "every"
-    points: list[str] | None = None
     ratio_at_most: float | None = Field(None, gt=0)
     ratio_at_least: float | None = Field(None, gt=0)
     ratio_between: tuple[float, float] | None = None
     same_within: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
-    def _one_margin(self) -> Comparison:
+    def _one_margin(self) -> _Margin:
         margins = ["ratio_at_most", "ratio_at_least", "ratio_between", "same_within"]
         given = [name for name in margins if getattr(self, name) is not None]
         if len(given) != 1:
@@ -103,6 +91,75 @@ class Comparison(_Strict):
         if self.same_within:
             return 1 / (1 + self.same_within), 1 + self.same_within
         return self.ratio_at_least, self.ratio_at_most
+
+
+class Reference(_Strict):
+    """Two bindings whose ratio is what another ratio is divided by."""
+
+    cell: str
+    against: str
+
+
+class Comparison(_Margin):
+    """A predicate on the ratio of two bindings.
+
+    ``cell`` and ``against`` are a binding's name (``remote``), any binding as an experiment names
+    it (``cores:node-spread``, ``remote:farthest``), one of these and the rest of a swept cell's
+    id (``local/threads=2``) or a cell's id. ``per`` divides the metric by another one of the same
+    trial (misses per instruction). ``points`` names the points; without it all count.
+    ``relative_to`` divides the ratio by that of two other bindings, block by block: is a gap
+    wider under one load than under another?
+    """
+
+    metric: str
+    cell: str
+    against: str
+    per: str | None = None
+    pairs: Literal["every", "median", "worst", "nearest", "farthest"] = "every"
+    points: list[str] | None = None
+    relative_to: Reference | None = None
+
+
+class Among(_Margin):
+    """A predicate on the points of one cell against each other: several instances of a server.
+
+    The pairs are all ordered pairs of points within the same trial. ``every`` pair within
+    ``same_within`` means even; ``worst`` with ``ratio_at_least`` that some pair is that far apart.
+    """
+
+    metric: str
+    among: str
+    per: str | None = None
+    pairs: Literal["every", "worst"] = "every"
+    points: list[str] | None = None
+
+
+class Follows(_Strict):
+    """A predicate that one metric goes the way of another.
+
+    For every two cells with as many CPUs each that differ in ``follows`` beyond the A/A control,
+    ``metric`` must differ the same way, beyond its own. ``cells`` names the cells (as in
+    Comparison); without it they are all of the plain load.
+    """
+
+    metric: str
+    follows: str
+    cells: list[str] | None = None
+
+
+class Beside(_Margin):
+    """A predicate on this run beside one of the same machine: ``beside: nodes-shown``.
+
+    For a host whose firmware or kernel hides its nodes. Each cell is compared with the cell on
+    the same CPUs of the run in which the nodes are shown and no memory policy was set; blocks of
+    two runs have nothing in common, so nothing is paired (``statistics.unpaired``).
+    """
+
+    metric: str
+    beside: Literal["nodes-shown"]
+    per: str | None = None
+    pairs: Literal["every"] = "every"
+    points: list[str] | None = None
 
 
 class Presence(_Strict):
@@ -163,11 +220,21 @@ class Setting(_Strict):
         return str(given) if type(given) is int else given
 
 
+_KEYS = (
+    ("setting", "Setting"),
+    ("groups", "Presence"),
+    ("against", "Comparison"),
+    ("among", "Among"),
+    ("follows", "Follows"),
+    ("beside", "Beside"),
+)
+
+
 def _kind(given: Any) -> str:
     """Which predicate is meant, so that a mistake in it is told of that one alone."""
     if not isinstance(given, dict):
         return type(given).__name__
-    for key, kind in (("setting", "Setting"), ("groups", "Presence"), ("against", "Comparison")):
+    for key, kind in _KEYS:
         if key in given:
             return kind
     levels = {"at_most", "at_least", "between", "point"}
@@ -176,6 +243,9 @@ def _kind(given: Any) -> str:
 
 Predicate = Annotated[
     Annotated[Comparison, Tag("Comparison")]
+    | Annotated[Among, Tag("Among")]
+    | Annotated[Follows, Tag("Follows")]
+    | Annotated[Beside, Tag("Beside")]
     | Annotated[Level, Tag("Level")]
     | Annotated[Setting, Tag("Setting")]
     | Annotated[Presence, Tag("Presence")],
@@ -243,27 +313,41 @@ def _is_model(part: object) -> bool:
     return isinstance(part, str) and (part[:1].isupper() or "[" in part)
 
 
+class Side(NamedTuple):
+    """One run as a verdict needs it."""
+
+    measurements: pl.DataFrame
+    host: dict[str, Any]
+    plan: dict[str, Any]
+
+
 def judge_all(
     claims: Iterable[Claim | dict[str, Any]],
     measurements: pl.DataFrame,
     host_record: dict[str, Any],
     plan: dict[str, Any],
+    others: Sequence[Side] = (),
 ) -> list[Verdict]:
     """Return the verdict on each claim, in their order."""
-    return [judge(claim, measurements, host_record, plan) for claim in load(claims)]
+    return [judge(claim, measurements, host_record, plan, others) for claim in load(claims)]
 
 
 def judge(
-    claim: Claim, measurements: pl.DataFrame, host_record: dict[str, Any], plan: dict[str, Any]
+    claim: Claim,
+    measurements: pl.DataFrame,
+    host_record: dict[str, Any],
+    plan: dict[str, Any],
+    others: Sequence[Side] = (),
 ) -> Verdict:
     """Return the verdict of one run (its measurements, host record and plan) on a claim.
+
+    ``others`` are runs of the same experiment, among which a predicate may look for its partner.
 
     A claim of several predicates is refuted when one is, else not testable here when one is not,
     else inconclusive when one is, else supported.
     """
-    judged = [
-        _judge_one(predicate, measurements, host_record, plan) for predicate in claim.holds_if
-    ]
+    side = Side(measurements, host_record, plan)
+    judged = [_judged(predicate, side, others) for predicate in claim.holds_if]
     verdict = next(
         word
         for word in (REFUTED, NOT_TESTABLE, INCONCLUSIVE, SUPPORTED)
@@ -275,20 +359,21 @@ def judge(
     return Verdict(claim.id, claim.says, claim.source, host_record["host"], verdict, because, cells)
 
 
-def _judge_one(
-    predicate: Comparison | Level | Setting | Presence,
-    measurements: pl.DataFrame,
-    host_record: dict[str, Any],
-    plan: dict[str, Any],
-) -> _Judged:
+def _judged(predicate: Predicate, side: Side, others: Sequence[Side]) -> _Judged:
     try:
         if isinstance(predicate, Presence):
-            return _presence(measurements, host_record)
+            return _presence(side.measurements, side.host)
         if isinstance(predicate, Setting):
-            return _setting(predicate, host_record)
+            return _setting(predicate, side.host)
         if isinstance(predicate, Level):
-            return _level(predicate, measurements, host_record, plan)
-        return _comparison(predicate, measurements, host_record, plan)
+            return _level(predicate, side)
+        if isinstance(predicate, Among):
+            return _among(predicate, side)
+        if isinstance(predicate, Follows):
+            return _follows(predicate, side)
+        if isinstance(predicate, Beside):
+            return _beside(predicate, side, others)
+        return _comparison(predicate, side)
     except _Untestable as why:
         return _Judged(NOT_TESTABLE, str(why))
 
@@ -309,32 +394,53 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
 # ---------------------------------------------------------------- comparisons
 
 
-def _comparison(
-    predicate: Comparison,
-    measurements: pl.DataFrame,
-    host_record: dict[str, Any],
-    plan: dict[str, Any],
-) -> _Judged:
-    pairs = _pairs(predicate, plan)
-    names = tuple(dict.fromkeys(cell["id"] for pair in pairs for cell in pair))
-    rows = _rows(predicate, measurements, host_record, names)
-    return _decided(predicate, rows, pairs, names, plan)
+def _comparison(predicate: Comparison, side: Side) -> _Judged:
+    pairs = _pairs(predicate, side)
+    reference = None
+    if predicate.relative_to:
+        asked = predicate.model_copy(update=predicate.relative_to.model_dump())
+        reference = _pairs(asked, side)
+        if reference == pairs:
+            raise _Untestable(f"{predicate.cell} is {predicate.relative_to.cell} on this host")
+        if len(reference) != len(pairs):
+            raise _Untestable(
+                f"{predicate.cell} has {len(pairs)} pairs, {predicate.relative_to.cell} has "
+                f"{len(reference)}: their ratios do not match"
+            )
+    every = [cell for pair in [*pairs, *(reference or [])] for cell in pair]
+    names = tuple(dict.fromkeys(cell["id"] for cell in every))
+    rows = _rows(predicate, side, names)
+    title = _title(predicate) + f", {predicate.cell} against {predicate.against}"
+    if predicate.relative_to:
+        title += f", over {predicate.relative_to.cell} against {predicate.relative_to.against}"
+    return _decided(predicate, _paired(predicate, rows, pairs, reference), title, names, side)
+
+
+def _title(predicate: Comparison | Among | Beside) -> str:
+    return predicate.metric + (f" per {predicate.per}" if predicate.per else "")
 
 
 class _Untestable(Exception):
     """Why a predicate cannot be tested on this host."""
 
 
-def _pairs(predicate: Comparison, plan: dict[str, Any]) -> list[tuple[dict, dict]]:
+def _pairs(predicate: Comparison, side: Side) -> list[tuple[dict, dict]]:
     """The cells that the predicate names, each with its partner."""
-    cells = [cell for cell in plan["cells"] if cell["role"] != "control"]
-    left = _named(predicate.cell, cells, plan)
-    right = _named(predicate.against, cells, plan)
+    left = _named(predicate.cell, side)
+    right = _named(predicate.against, side)
     if predicate.pairs in ("nearest", "farthest"):
         left = [cell for cell in left if predicate.pairs in cell.get("rank", [])]
         if not left:
             raise _Untestable(f"no {predicate.cell} cell of the plan is ranked {predicate.pairs}")
     pairs = [(cell, partner) for cell in left for partner in _partners(cell, right)]
+    if [cell["id"] for cell in left] == [cell["id"] for cell in right]:
+        raise _Untestable(f"{predicate.cell} and {predicate.against} are the same on this host")
+    one_node = sum(bool(n["memory_bytes"]) for n in side.host["topology"]["nodes"]) == 1
+    if pairs and one_node and all(_cpus(a, side) == _cpus(b, side) for a, b in pairs):
+        raise _Untestable(
+            f"{predicate.cell} and {predicate.against} have the same CPUs and the same memory on "
+            "a host that shows one node"
+        )
     if not pairs:
         raise _Untestable(
             f"no {predicate.against} cell runs on the same CPUs as a {predicate.cell} cell"
@@ -342,29 +448,59 @@ def _pairs(predicate: Comparison, plan: dict[str, Any]) -> list[tuple[dict, dict
     return pairs
 
 
-def _named(name: str, cells: list[dict], plan: dict[str, Any]) -> list[dict]:
+def _named(name: str, side: Side) -> list[dict]:
     """Cells by binding, by binding and the rest of a swept cell's id, or by id."""
     binding, _, rest = name.partition("/")
+    cells = [cell for cell in side.plan["cells"] if cell["role"] != "control"]
     found = [
         cell
         for cell in cells
         if cell["id"] == name
         or (cell["binding"] == binding and cell["id"].partition("/")[2] == rest)
     ]
+    if not found and ":" in binding:
+        wanted = [(_stands_for(one, side.plan), rest) for one in _resolved(binding, side)]
+        found = [cell for cell in cells if cell["id"].partition("/")[::2] in wanted]
     if found:
         return found
-    for skipped in plan.get("skipped", []):
+    for skipped in side.plan.get("skipped", []):
         cell = str(skipped.get("cell", ""))
         case = cell.partition("/")[2]
         if case and (case != rest or cell.partition(":")[0] != binding.partition(":")[0]):
             continue  # this binding in another case
         if str(skipped["binding"]).partition(":")[0] == binding.partition(":")[0]:
             raise _Untestable(f"{name} was skipped: {skipped['reason']}")
-    request = plan.get("request") or {}
+    request = side.plan.get("request") or {}
     cases = [case["name"] for case in request.get("cases") or []]
     if cases and rest and rest not in cases:
         raise _Untestable(f"this run leaves out the case {rest} (profile {request['profile']})")
     raise _Untestable(f"the run holds no {name} cell")
+
+
+def _stands_for(cell: str, plan: dict[str, Any]) -> str:
+    """The id of the cell that was kept where this one is the same on this host."""
+    for skipped in plan.get("skipped", []):
+        same = re.fullmatch(r"it is the same as (\S+) on this host", skipped["reason"])
+        if same and skipped.get("cell") == cell:
+            return same.group(1)
+    return cell
+
+
+def _resolved(binding: str, side: Side) -> list[str]:
+    """The ids of the cells that a binding's name stands for on this host."""
+    try:
+        cells, _, _ = bindings.resolve([binding], left_to_cells(side.host, side.plan))
+    except (Fault, KeyError):
+        return []
+    return [cell["id"] for cell in cells]
+
+
+def left_to_cells(host: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    """A host's topology without the CPUs that a tool's client had for itself in every cell."""
+    its = set(cpulist.parse((plan.get("client") or {}).get("cpus") or ""))
+    cpus = host["topology"]["cpus"]
+    mine = [{**cpu, "allowed": cpu["allowed"] and cpu["cpu"] not in its} for cpu in cpus]
+    return {**host["topology"], "cpus": mine}
 
 
 def _partners(cell: dict, candidates: list[dict]) -> list[dict]:
@@ -383,16 +519,13 @@ def _partners(cell: dict, candidates: list[dict]) -> list[dict]:
 
 
 def _rows(
-    predicate: Comparison | Level,
-    measurements: pl.DataFrame,
-    host_record: dict[str, Any],
-    names: Sequence[str],
+    predicate: Comparison | Among | Beside | Level, side: Side, names: Sequence[str]
 ) -> pl.DataFrame:
     """The verified rows of the metric, divided by ``per`` where asked, the A/A control's too."""
     wanted = [predicate.metric, *([predicate.per] if predicate.per else [])]
-    rows = measurements.filter(pl.col("metric").is_in(wanted))
+    rows = side.measurements.filter(pl.col("metric").is_in(wanted))
     for metric in wanted:
-        _require(rows.filter(pl.col("metric") == metric), metric, host_record, names)
+        _require(rows.filter(pl.col("metric") == metric), metric, side.host, names)
     rows = rows.filter((pl.col("grade") == "verified") & pl.col("value").is_finite())
     value = rows.filter(pl.col("metric") == predicate.metric)
     if predicate.per:
@@ -451,45 +584,62 @@ class _Pair:
     aa: Ratio
 
     def bounds(self, confidence: float) -> tuple[float, float]:
-        """The interval of the pair's ratio: BCa, and at least Student's t beyond 95 %.
-
-        A bootstrap of six blocks ends at their extremes, which all lie on one side of the truth
-        once in 32 times: it has no tail for a level corrected for many pairs.
-        """
-        logs = np.array([list(self.ratio.logs.values())])
-        low, high = (float(end[0]) for end in statistics.bootstrap_interval(logs, confidence))
-        if confidence > statistics.CONFIDENCE:
-            n = logs.size
-            half = special.stdtrit(n - 1, (1 + confidence) / 2) * logs.std(ddof=1) / np.sqrt(n)
-            low, high = min(low, logs.mean() - half), max(high, logs.mean() + half)
-        return float(np.exp(low)), float(np.exp(high))
+        """The interval of the pair's ratio at this confidence."""
+        return statistics.widened(self.ratio, confidence)
 
     def beyond_control(self, low: float, high: float) -> bool:
         said = statistics.effect(low, high, self.aa.low, self.aa.high, self.ratio.n)
         return self.aa.n >= BLOCKS_NEEDED and said == statistics.EFFECT
 
 
-def _decided(
+def _paired(
     predicate: Comparison,
     rows: pl.DataFrame,
     cells: list[tuple[dict, dict]],
-    names: tuple[str, ...],
-    plan: dict[str, Any],
-) -> _Judged:
+    reference: list[tuple[dict, dict]] | None,
+) -> list[_Pair]:
     points = predicate.points or rows["point"].unique().sort().to_list()
     several = len(points) > 1
     controls = {point: statistics.aa_interval(rows, predicate.metric, point) for point in points}
-    pairs = [
-        _Pair(
-            cell["label"] + (f" at {point}" if several else ""),
-            _ratio(rows, cell["id"], partner["id"], point),
-            controls[point],
-        )
-        for cell, partner in cells
-        for point in points
-    ]
-    title = predicate.metric + (f" per {predicate.per}" if predicate.per else "")
-    title += f", {predicate.cell} against {predicate.against}"
+    pairs = []
+    for place, (cell, partner) in enumerate(cells):
+        for point in points:
+            ratio, control = _ratio(rows, cell["id"], partner["id"], point), controls[point]
+            if reference:
+                one, other = reference[place]
+                ratio = _divided(ratio, _ratio(rows, one["id"], other["id"], point))
+                control = _divided_control(control)
+            pairs.append(_Pair(cell["label"] + (f" at {point}" if several else ""), ratio, control))
+    return pairs
+
+
+def _divided(ratio: Ratio, by: Ratio) -> Ratio:
+    """One ratio over another, in the blocks that have both."""
+    if ratio.ratio is None or by.ratio is None:
+        return by if ratio.ratio is not None else ratio
+    blocks = sorted({*ratio.logs} & {*by.logs})
+    return statistics.paired_ratio(
+        [float(np.exp(ratio.logs[block])) for block in blocks],
+        [float(np.exp(by.logs[block])) for block in blocks],
+        blocks,
+    )
+
+
+def _divided_control(control: Ratio) -> Ratio:
+    """What two ratios of like cells may be apart: the ends of the A/A interval over each other."""
+    if control.low is None or control.high is None:
+        return control
+    return replace(control, low=control.low / control.high, high=control.high / control.low)
+
+
+def _decided(
+    predicate: Comparison | Among | Beside,
+    pairs: list[_Pair],
+    title: str,
+    names: tuple[str, ...],
+    side: Side,
+) -> _Judged:
+    plan = side.plan
     broken = [pair for pair in pairs if pair.ratio.ratio is None]
     if len(broken) == len(pairs):
         raise _Untestable(f"{title}: {broken[0].ratio.reason}")
@@ -500,7 +650,7 @@ def _decided(
     fewest = min(pairs, key=lambda pair: pair.ratio.n)
     if fewest.ratio.n < BLOCKS_NEEDED:
         return _Judged(INCONCLUSIVE, f"{title}: {_too_few(fewest, plan)}", names)
-    lowest = _better(predicate, rows, plan) == "higher"
+    lowest = _better(predicate, side) == "higher"
     least, greatest = predicate.bounds
     verdicts = []
     if least is not None:
@@ -557,11 +707,12 @@ def _too_few_blocks(count: int, name: str, plan: dict[str, Any]) -> str:
     )
 
 
-def _better(predicate: Comparison, rows: pl.DataFrame, plan: dict[str, Any]) -> str:
+def _better(predicate: Comparison | Among | Beside, side: Side) -> str:
     """Whether higher or lower values are better: as the experiment says, else by the unit."""
-    measure = plan["request"].get("measure") or {}
+    measure = side.plan["request"].get("measure") or {}
     if predicate.metric in measure and predicate.per is None:
         return measure[predicate.metric]["better"]
+    rows = side.measurements.filter(pl.col("metric") == predicate.metric)
     return "higher" if rows["unit"][0] in ("GB/s", "MB/s", "1/s") else "lower"
 
 
@@ -655,19 +806,197 @@ def _asked(predicate: Comparison) -> str:
     return f"at least {predicate.ratio_at_least:g}"
 
 
+# ---------------------------------------------------------------- points of one cell
+
+
+def _among(predicate: Among, side: Side) -> _Judged:
+    cells = _named(predicate.among, side)
+    names = tuple(cell["id"] for cell in cells)
+    rows = _rows(predicate, side, names)
+    controls = {
+        point: statistics.aa_interval(rows, predicate.metric, point)
+        for point in rows["point"].unique()
+    }
+    pairs = []
+    for cell in cells:
+        mine = rows.filter(pl.col("cell") == cell["id"])
+        points = mine["point"].unique().sort().to_list()
+        at = {point: mine.filter(pl.col("point") == point) for point in points}
+        for one, other in itertools.permutations(at, 2):
+            ratio = statistics.paired_ratio(
+                at[one]["value"].to_list(), at[other]["value"].to_list(),
+                at[one]["block"].to_list(), at[other]["block"].to_list(),
+            )  # fmt: skip
+            pairs.append(
+                _Pair(f"{one} over {other}", ratio, _hull(controls[one], controls[other]))
+            )
+    if not pairs:
+        raise _Untestable(f"{_title(predicate)} has one point only in {predicate.among}")
+    title = f"{_title(predicate)} among the points of {predicate.among}"
+    return _decided(predicate, pairs, title, names, side)
+
+
+def _hull(one: Ratio, other: Ratio) -> Ratio:
+    """The wider of two A/A controls: the least interval that holds both."""
+    if one.low is None or other.low is None or one.n < BLOCKS_NEEDED:
+        return one
+    if other.n < BLOCKS_NEEDED:
+        return other
+    return replace(one, low=min(one.low, other.low), high=max(one.high, other.high))
+
+
+# ---------------------------------------------------------------- one metric after another
+
+
+def _follows(predicate: Follows, side: Side) -> _Judged:
+    if predicate.cells is None:
+        plain = (c for c in side.plan["cells"] if c["role"] != "control" and "/" not in c["id"])
+        cells = list(plain)
+    else:
+        cells = [cell for name in predicate.cells for cell in _named(name, side)]
+    pairs = [
+        (one, other)
+        for one, other in itertools.combinations(cells, 2)
+        if _cpu_count(one, side) == _cpu_count(other, side)
+    ]
+    if not pairs:
+        raise _Untestable("no two of these cells have as many CPUs")
+    names = tuple(dict.fromkeys(cell["id"] for pair in pairs for cell in pair))
+    leads, trails = (
+        _paired(_against_itself(metric), _rows(_against_itself(metric), side, names), pairs, None)
+        for metric in (predicate.follows, predicate.metric)
+    )
+    title = f"{predicate.metric} after {predicate.follows}, {len(pairs)} pairs with as many CPUs"
+    known = [(a, b) for a, b in zip(leads, trails, strict=True) if a.ratio.low and b.ratio.low]
+    if len(known) < len(pairs):
+        why = next(p.ratio.reason for p in [*leads, *trails] if not p.ratio.low)
+        return _Judged(INCONCLUSIVE, f"{title}: {why}", names)
+    fewest = min((pair for both in known for pair in both), key=lambda pair: pair.ratio.n)
+    if fewest.ratio.n < BLOCKS_NEEDED:
+        return _Judged(INCONCLUSIVE, f"{title}: {_too_few(fewest, side.plan)}", names)
+    strict = 1 - (1 - statistics.CONFIDENCE) / len(pairs)
+    apart = [(a, b) for a, b in known if a.beyond_control(*a.bounds(strict))]
+    if not apart:
+        raise _Untestable(f"no two of these cells with as many CPUs differ in {predicate.follows}")
+    same, against = [], []
+    for lead, trail in apart:
+        up = lead.ratio.ratio > 1
+        low, high = trail.bounds(statistics.CONFIDENCE)
+        if trail.beyond_control(low, high) and (low > 1) == up:
+            same.append((lead, trail))
+        low, high = trail.bounds(strict)
+        if trail.beyond_control(low, high) and (low > 1) != up:
+            against.append((lead, trail))
+    verdict = REFUTED if against else SUPPORTED if len(same) == len(apart) else INCONCLUSIVE
+    shown = against or [pair for pair in apart if pair not in same] or same
+    lead, trail = max(shown, key=lambda pair: abs(np.log(pair[0].ratio.ratio)))
+    low, high = trail.bounds(statistics.CONFIDENCE)
+    one, other = pairs[leads.index(lead)]
+    because = (
+        f"{title}: {len(apart)} differ in {predicate.follows}, {predicate.metric} goes the same "
+        f"way in {len(same)} of them and the other way in {len(against)}; {one['label']} over "
+        f"{other['label']}: {predicate.follows} ratio {lead.ratio.ratio:.3f}, {predicate.metric} "
+        f"ratio {trail.ratio.ratio:.3f}, 95 % interval [{low:.3f}, {high:.3f}] from "
+        f"{trail.ratio.n} blocks"
+    )
+    return _Judged(verdict, because, names)
+
+
+def _against_itself(metric: str) -> Comparison:
+    return Comparison(metric=metric, cell="-", against="-", same_within=1)
+
+
+def _cpu_count(cell: dict, side: Side) -> int:
+    return len(cpulist.parse(_cpus(cell, side)))
+
+
+def _cpus(cell: dict, side: Side) -> str:
+    """A cell's CPUs; those of the host where it is not bound."""
+    return cell["cpus"] or bindings.usable_cpus(side.host["topology"])
+
+
+# ---------------------------------------------------------------- the same machine, nodes shown
+
+
+@dataclass(frozen=True)
+class _Unpaired(_Pair):
+    """A cell's values and those of its partner in another run."""
+
+    values: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+
+    def bounds(self, confidence: float) -> tuple[float, float]:
+        mine, theirs = self.values
+        return statistics.unpaired(theirs, mine, confidence)[1:]
+
+
+def _beside(predicate: Beside, side: Side, others: Sequence[Side]) -> _Judged:
+    if len(side.host["topology"]["nodes"]) > 1:
+        raise _Untestable("this host shows its nodes: judged is its run with the nodes hidden")
+    shown = [other for other in others if _same_machine(side.host, other.host)]
+    if not shown:
+        raise _Untestable("it needs a run of this machine with its nodes shown beside this one")
+    other = shown[-1]
+    pairs, names = [], []
+    for cell, partner in _same_cpus(side, other):
+        rows = _rows(predicate, side, [cell["id"]])
+        theirs = _rows(predicate, other, [partner["id"]])
+        if rows["tool"][0] != theirs["tool"][0]:
+            raise _Untestable("results of different tools make no ratio")
+        for point in predicate.points or rows["point"].unique().sort().to_list():
+            pairs.append(_across(cell, partner, point, rows, theirs, predicate.metric))
+        names.append(cell["id"])
+    if not pairs:
+        raise _Untestable("no cell of this run is on the CPUs of one of the run with nodes shown")
+    title = f"{_title(predicate)}, nodes hidden against shown ({other.host['host']})"
+    return _decided(predicate, pairs, title, tuple(names), side)
+
+
+def _across(
+    cell: dict, partner: dict, point: str, rows: pl.DataFrame, theirs: pl.DataFrame, metric: str
+) -> _Unpaired:
+    values = []
+    for frame, name in ((rows, cell["id"]), (theirs, partner["id"])):
+        mine = frame.filter((pl.col("cell") == name) & (pl.col("point") == point))
+        values.append(tuple(mine["value"].to_list()))
+    control = _hull(*(statistics.aa_interval(frame, metric, point) for frame in (rows, theirs)))
+    n = min(map(len, values))
+    label = cell["label"] + (f" at {point}" if point else "")
+    if n < 2 or min(min(one) for one in values) <= 0:
+        why = "too few values" if n < 2 else "no ratio: a value is 0 or less"
+        return _Unpaired(label, Ratio(None, None, None, n, {}, why), control)
+    ratio = Ratio(*statistics.unpaired(values[1], values[0]), n)
+    return _Unpaired(label, ratio, control, (values[0], values[1]))
+
+
+def _same_machine(host: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether another host record is of this machine with more nodes than it shows here."""
+    one, two = host["topology"], other["topology"]
+    alike = all(one.get(key) == two.get(key) for key in ("model", "packages", "threads"))
+    product = [(record.get("before") or {}).get("dmi.product") or {} for record in (host, other)]
+    named = [entry.get("value") for entry in product]
+    return alike and len(two["nodes"]) > 1 and (None in named or named[0] == named[1])
+
+
+def _same_cpus(side: Side, other: Side) -> list[tuple[dict, dict]]:
+    """Cells of one load on the same CPUs, the partner without a memory policy."""
+
+    def key(cell: dict, of: Side) -> tuple[str, str]:
+        return _cpus(cell, of), cell["id"].partition("/")[2]
+
+    free = {
+        key(cell, other): cell
+        for cell in other.plan["cells"]
+        if cell["role"] != "control" and cell["memory"]["policy"] == "default"
+    }
+    mine = {key(c, side): c for c in side.plan["cells"] if c["role"] != "control"}
+    return [(cell, free[at]) for at, cell in mine.items() if at in free]
 # ---------------------------------------------------------------- levels and settings
 
 
-def _level(
-    predicate: Level,
-    measurements: pl.DataFrame,
-    host_record: dict[str, Any],
-    plan: dict[str, Any],
-) -> _Judged:
-    cells = [cell for cell in plan["cells"] if cell["role"] != "control"]
-    cells = _named(predicate.cell, cells, plan)
+def _level(predicate: Level, side: Side) -> _Judged:
+    cells = _named(predicate.cell, side)
     names = tuple(cell["id"] for cell in cells)
-    rows = _rows(predicate, measurements, host_record, names)
+    rows = _rows(predicate, side, names)
     rows = rows.filter(pl.col("cell").is_in(list(names)))
     points = predicate.points or rows["point"].unique().sort().to_list()
     title = predicate.metric + (f" per {predicate.per}" if predicate.per else "")
@@ -678,7 +1007,7 @@ def _level(
             values = at.group_by("block").agg(pl.col("value").mean())["value"].to_list()
             name = f"{title} {point}".rstrip() + f", {cell['label']}"
             if len(values) < BLOCKS_NEEDED:
-                few = _too_few_blocks(len(values), name, plan)
+                few = _too_few_blocks(len(values), name, side.plan)
                 return _Judged(INCONCLUSIVE, f"{predicate.cell}: {few}", names)
             series.append((name, values))
     if not series:

@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy import special
 
 from . import statistics
 from .agent.errors import Fault
-from .statistics import CONFIDENCE
 
 _SCHEMA = {
     "binding": pl.String,
@@ -56,8 +54,7 @@ def compare(
     compared. Columns: binding, rank, cell_a, cell_b (several ids where pooled), source, metric,
     point, unit, tool_a, tool_b, ``n_a``, ``n_b`` values used, ``a`` and ``b`` their geometric
     means (the median where a value is 0 or less), ``ratio`` b / a with its 95 % interval ``low``,
-    ``high``
-    (Welch's t interval on the logarithms: Welch, Biometrika 34, 1947), ``decision`` as
+    ``high`` (``statistics.unpaired``), ``decision`` as
     ``statistics.effect`` gives it with the hull of the two A/A controls and their inverses, and
     ``reason`` where there is no ratio: another tool, another unit, a missing cell, an emulated
     host (``emulated`` says which of the two is), too few values. Rows graded error are left out.
@@ -253,8 +250,8 @@ def _row(
         row[side] = _middle(values) if len(values) else None
     row["reason"] = _refused(left, right, source, metric, emulated)
     if row["reason"] is None:
-        logs = [np.log(list(series.values.values())) for series in (left, right)]
-        row["ratio"], row["low"], row["high"] = _welch(*logs)
+        values = [list(series.values.values()) for series in (left, right)]
+        row["ratio"], row["low"], row["high"] = statistics.unpaired(*values)
         blocks = min(row["n_a"], row["n_b"])
         row["decision"] = statistics.effect(row["low"], row["high"], *hull, blocks)
         if row["low"] is None:
@@ -290,21 +287,6 @@ def _refused(
 def _middle(values: np.ndarray) -> float:
     """The geometric mean; the median where a value is 0 or less."""
     return float(np.exp(np.log(values).mean()) if (values > 0).all() else np.median(values))
-
-
-def _welch(a: np.ndarray, b: np.ndarray) -> tuple[float, float | None, float | None]:
-    """The ratio b / a of two sets of logarithms with Welch's interval; None below two values."""
-    difference = b.mean() - a.mean()
-    ratio = float(np.exp(difference))
-    if min(len(a), len(b)) < 2:
-        return ratio, None, None
-    parts = np.array([np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)])
-    error = parts.sum()
-    if error < 1e-24:
-        return ratio, ratio, ratio
-    freedom = error**2 / (parts**2 / np.array([len(a) - 1, len(b) - 1])).sum()
-    half = special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(error)
-    return ratio, float(np.exp(difference - half)), float(np.exp(difference + half))
 
 
 def _controls(frame: pl.DataFrame) -> dict[tuple[str, str, str], tuple[float, float]]:

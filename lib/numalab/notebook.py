@@ -11,13 +11,41 @@ from typing import Any
 
 import polars as pl
 
-from numalab import claims, core_groups, experiments, home, launch, results, runs, statistics, store
+from numalab import (
+    claims,
+    core_groups,
+    experiments,
+    home,
+    launch,
+    recommendation,
+    results,
+    runs,
+    statistics,
+    store,
+)
 from numalab.agent import plan as planning
 from numalab.agent.errors import Fault
-from numalab.charts import bindings, curves, matrix, placement, style, tables, topology
+from numalab.charts import (
+    bindings,
+    curves,
+    instances,
+    matrix,
+    placement,
+    style,
+    tables,
+    topology,
+)
 
 MEASURE = "measure"
 _Bindings = Sequence[experiments.Binding]
+
+
+# The bindings ``cores`` as curves: how the cores are taken, one after the other.
+_WITHIN = {
+    "node": "one node first, then the next",
+    "packed": "one node first, then the next",
+    "spread": "spread from the start",
+}
 
 
 class Text(str):
@@ -100,7 +128,7 @@ class View:
                 "cell": cell["label"],
                 "CPUs": cell["cpus"] or "all",
                 "memory": _policy(cell),
-                "command prefix": f"`{' '.join(cell['numactl'])}`" if cell["numactl"] else "none",
+                "command prefix": _prefix(cell),
                 "placement": _expects(cell),
             }
             for cell in self.run.plan["cells"]
@@ -154,19 +182,114 @@ class View:
         changed = states.compare(before, after) if after else []
         return Text(text + "".join(f"\n- changed during the run: {line}" for line in changed))
 
-    def table(self, metric: str, point: str = "") -> Text:
-        """Return a metric's results per binding, with intervals, ratios and decisions."""
-        return Text(results.markdown(self.run, metric, point))
+    def table(self, metric: str, point: str = "", load: str | None = None) -> Text:
+        """Return a metric's results per binding, with intervals, ratios and decisions.
 
-    def chart(self, metric: str, point: str = "") -> Shown:
+        ``load`` chooses the cells of a sweep's value or of a case (``workload=read_write``).
+        """
+        return Text(results.markdown(self.run, metric, point, load))
+
+    def chart(self, metric: str, point: str = "", load: str | None = None) -> Shown:
         """Draw a metric by binding: every trial, the mean with its interval, the A/A band."""
         rows = self._rows(metric, point)
         if isinstance(rows, Text):
             return rows
-        rows = self.run.binding_rows(metric, point)
+        rows, ratios = results.compared(self.run, metric, point, load)
+        if rows.is_empty():
+            return Text(f"No trial of this run measured {results.title(metric, point)} at {load}.")
+        return self._marked(bindings.bindings_figure(statistics.summarise(rows), ratios, rows))
+
+    def overview(self, *metrics: str, load: str = "") -> Text:
+        """Return several metrics per binding in one table, the best of the first on top."""
+        return Text(results.overview(self.run, metrics, load))
+
+    def against(self, metric: str, option: str) -> Shown:
+        """Draw a metric against an option that was swept (client threads), a curve per binding."""
+        rows = self._rows(metric, "")
+        if isinstance(rows, Text):
+            return rows
+        places = {
+            name: (cell["id"].partition("/")[0], float(cell["options"][option]))
+            for name, cell in self.run.cells.items()
+            if (cell.get("sweep") or {"option": option})["option"] == option
+            and isinstance(cell["options"].get(option), int)
+        }
+        if len({at for _, at in places.values()}) < 2:
+            return Text(f"This run measured one number of {tables.plain(option)}: no curve.")
+        plain = {name: cell["label"] for name, cell in self.run.cells.items()}
+        words = {"clients": "client threads"}.get(option, tables.plain(option))
         return self._marked(
-            bindings.bindings_figure(statistics.summarise(rows), statistics.ratios(rows), rows)
-        )
+            curves.against(
+                _placed(rows, {n: (plain.get(base, base), at) for n, (base, at) in places.items()}),
+                xlabel=words, title=f"{style.words(metric)} against {words}", log=True,
+            )
+        )  # fmt: skip
+
+    def cores(self, metric: str) -> Shown:
+        """Draw a metric against the number of cores: one node filled first, or spread at once."""
+        rows = self._rows(metric, "")
+        if isinstance(rows, Text):
+            return rows
+        places = {}
+        for name in self.run.cells:
+            count, _, within = name.partition("cores:")[2].partition("-")
+            if count.isdecimal() and within in _WITHIN:
+                places[name] = (_WITHIN[within], float(count))
+        if len({at for _, at in places.values()}) < 2:
+            return Text("This run measured one number of cores: there is no curve to draw.")
+        return self._marked(
+            curves.against(
+                _placed(rows, places), xlabel="cores of the server", marks=self._full_nodes(places),
+                title=f"{style.words(metric)} against the number of cores",
+            )
+        )  # fmt: skip
+
+    def _full_nodes(self, places: dict[str, tuple[str, float]]) -> list[tuple[float, str]]:
+        """After how many cores the first node is full, where the curve goes beyond."""
+        cores: dict[int, set[str]] = {}
+        for cpu in claims.left_to_cells(self.run.host, self.run.plan)["cpus"]:
+            if cpu["online"] and cpu["allowed"] and cpu["node"] is not None:
+                cores.setdefault(cpu["node"], set()).add(cpu["siblings"] or str(cpu["cpu"]))
+        first = len(cores[min(cores)]) if cores else 0
+        most = max(at for _, at in places.values())
+        return [(first, "one node is full")] if 0 < first < most else []
+
+    def seconds(self, metric: str, load: str = "") -> Shown:
+        """Draw a metric second by second, a panel per binding."""
+        labels = {
+            name: self.run.cells[name]["label"]
+            for name in self.run.load_cells(load)
+            if self.run.cells[name]["role"] != "control"
+        }
+        samples = self.run.samples.filter(pl.col("cell").is_in(list(labels)))
+        if not (samples["metric"] == metric).any():
+            return Text(f"No trial of this run recorded {tables.plain(metric)} second by second.")
+        return self._marked(curves.seconds(samples, metric, labels))
+
+    def instances(self, *metrics: str) -> Shown:
+        """Draw what each of several instances did, side by side, layout by layout."""
+        labels = {
+            name: cell["label"]
+            for name, cell in self.run.cells.items()
+            if cell["role"] != "control" and not cell.get("sweep")
+        }
+        rows = self.run.measurements.filter(
+            pl.col("metric").is_in(list(metrics)) & (pl.col("point") != "")
+            & pl.col("cell").is_in(list(labels)) & pl.col("value").is_not_null()
+            & (pl.col("grade") != "error")
+        )  # fmt: skip
+        if rows.is_empty():
+            return Text("No trial of this run measured several instances.")
+        seats = [
+            (name, seat["name"], f"{seat['name']}: CPUs {seat['cpus'] or 'all'}")
+            for name, cell in self.run.cells.items()
+            for seat in cell.get("instances") or []
+        ]
+        named = pl.DataFrame(seats, schema=["cell", "point", "seat"], orient="row")
+        rows = rows.join(
+            named.cast(pl.String), on=["cell", "point"], how="left", maintain_order="left"
+        ).with_columns(point=pl.coalesce("seat", "point"))
+        return self._marked(instances.instances(rows, metrics, labels))
 
     def matrix(self, metric: str, point: str = "") -> Shown:
         """Draw a metric by CPU node and memory node as an annotated heat map."""
@@ -213,8 +336,11 @@ class View:
             return Text("This run measured one number of threads: there is no curve to draw.")
         return self._marked(curves.scaling(local))
 
-    def order(self, metric: str, point: str = "") -> Shown:
-        """Draw a metric in the order of the trials: drift shows as a slope."""
+    def order(self, metric: str, point: str | None = None) -> Shown:
+        """Draw a metric in the order of the trials: drift shows as a slope.
+
+        Without a point, values of all its points are there, each against its own median.
+        """
         rows = self._rows(metric, point)
         return rows if isinstance(rows, Text) else self._marked(curves.run_order(rows))
 
@@ -295,15 +421,38 @@ class View:
         """Return the verdict on each claim of the experiment, with its figures."""
         return Text(claims.markdown(self.verdicts()))
 
-    def verdicts(self) -> list[claims.Verdict]:
-        """Return the verdict on each claim of the experiment."""
+    def verdicts(self, others: Sequence[runs.Run] = ()) -> list[claims.Verdict]:
+        """Return the verdict on each claim of the experiment.
+
+        ``others`` are runs beside this one: a claim may need one of the same machine.
+        """
+        name = self.run.manifest["experiment"]
+        sides = [
+            claims.Side(other.measurements, other.host, other.plan)
+            for other in others
+            if other.manifest["experiment"] == name and other is not self.run
+        ]
         return claims.judge_all(
-            self.run.experiment.claims, self.run.measurements, self.run.host, self.run.plan
+            self.run.experiment.claims, self.run.measurements, self.run.host, self.run.plan, sides
         )
+
+    def recommendation(self) -> Text:
+        """Return which binding to use here, its gain and cost, and the lines to paste; or none."""
+        return Text(recommendation.markdown(recommendation.of(self.run)))
 
     def confidence(self) -> Text:
         """Return how sure the figures are: A/A control, drift, instability, exclusions."""
         return Text(results.confidence(self.run))
+
+
+def _placed(rows: pl.DataFrame, places: dict[str, tuple[str, float]]) -> pl.DataFrame:
+    """The rows of these cells with the columns ``series`` and ``at`` that a curve needs."""
+    table = pl.DataFrame(
+        [(name, *place) for name, place in places.items()],
+        schema={"cell": pl.String, "series": pl.String, "at": pl.Float64},
+        orient="row",
+    )
+    return rows.join(table, on="cell", how="inner", maintain_order="left")
 
 
 def machine(run: runs.Run) -> str:
@@ -328,6 +477,17 @@ def _count(run: runs.Run) -> str:
     said = [f"{grades.count(g)} {g}" for g in ("verified", "unverified", "error") if g in grades]
     many = "1 trial" if len(grades) == 1 else f"{len(grades)} trials"
     return many + (f": {', '.join(said)}" if said else "")
+
+
+def _prefix(cell: dict[str, Any]) -> str:
+    """The words before the command; of several instances those of each."""
+    seats = cell.get("instances") or [{"name": "", "numactl": cell["numactl"]}]
+    said = [
+        f"{seat['name']}: ".removeprefix(": ")
+        + (f"`{' '.join(seat['numactl'])}`" if seat["numactl"] else "none")
+        for seat in seats
+    ]
+    return "; ".join(said)
 
 
 def _policy(cell: dict[str, Any]) -> str:

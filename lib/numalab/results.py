@@ -29,18 +29,19 @@ def points(run: Run, metric: str) -> list[str]:
     return rows["point"].unique(maintain_order=True).to_list()
 
 
-def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
+def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl.DataFrame:
     """Return one row per cell: label, threads, n, mean with interval, ratio with interval, said.
 
     Columns: cell, label, role, threads, n, mean, low, high, unit, ratio, ratio_low, ratio_high,
     decision (of ``statistics.effect``) and said (the decision in words, with what was excluded).
     Cells stand in the order of the plan. On an emulated host a time or a speed has no ratio. Fewer
-    than six values have no interval here: they could
-    decide nothing, and an interval of two points would only look like knowledge.
+    than six values have no interval here: they could decide nothing, and an interval of two points
+    would only look like knowledge. ``load`` chooses the cells under one load (``threads=2``);
+    without it all but the copies of a sweep are there.
     """
-    rows = run.binding_rows(metric, point)
+    rows, ratios = compared(run, metric, point, load)
     summary = statistics.summarise(rows)
-    ratios = statistics.ratios(rows).select(
+    ratios = ratios.select(
         "cell",
         "ratio",
         "decision",
@@ -56,16 +57,31 @@ def table(run: Run, metric: str, point: str = "") -> pl.DataFrame:
     real = pl.Series([_real(run, row) for row in joined.iter_rows(named=True)], dtype=pl.Boolean)
     enough = pl.col("n") >= statistics.BLOCKS_NEEDED
     intervals = ("low", "high", "ratio_low", "ratio_high")
-    compared = ("ratio", "ratio_low", "ratio_high", "decision")
+    judged = ("ratio", "ratio_low", "ratio_high", "decision")
     return joined.with_columns(
         pl.Series("said", said, pl.String),
         *(pl.when(enough).then(pl.col(name)).alias(name) for name in intervals),
     ).with_columns(
-        pl.when(real).then(pl.col(name)).alias(name) for name in compared
+        pl.when(real).then(pl.col(name)).alias(name) for name in judged
     ).select(
         "cell", "label", "role", "threads", "n", "n_error", "mean", "low", "high", "unit",
         "ratio", "ratio_low", "ratio_high", "decision", "said",
     )  # fmt: skip
+
+
+def compared(
+    run: Run, metric: str, point: str = "", load: str | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return a metric's rows under one load (see ``table``), and their ratios.
+
+    The A/A control belongs to the plain load; the ratios of the others carry its interval too.
+    """
+    rows = run.binding_rows(metric, point)
+    if load is None:
+        return rows, statistics.ratios(rows)
+    mine = pl.col("cell").is_in(run.load_cells(load))
+    every = run.tool_rows(metric, point)
+    return every.filter(mine), statistics.ratios(every).filter(mine)
 
 
 def _real(run: Run, row: dict) -> bool:
@@ -89,16 +105,66 @@ def _said(run: Run, row: dict) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def markdown(run: Run, metric: str, point: str = "") -> str:
+def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
+    """Return several metrics' means per binding as one Markdown table; best of the first on top.
+
+    Where the first metric has points (instances of a server), each has a row, in their order. A
+    metric of which no trial has a value is named below the table, with the reason.
+    """
+    rows = run.measurements.filter(
+        pl.col("metric").is_in(list(metrics)) & pl.col("cell").is_in(run.load_cells(load))
+    )
+    means = statistics.summarise(rows).filter(pl.col("mean").is_not_null())
+    means = means.sort("source", descending=True).unique(  # the tool's own before a collector's
+        ["metric", "cell", "point"], keep="first", maintain_order=True
+    )
+    lines, columns, frame = [], {}, None
+    for name in metrics:
+        mine = means.filter(pl.col("metric") == name)
+        if mine.is_empty():
+            reasons = rows.filter(pl.col("metric") == name)["reason"].drop_nulls().unique().sort()
+            why = f": {'; '.join(reasons.head(2))}" if len(reasons) else ""
+            lines.append(f"- not measured: {title(name)}{why}")
+            continue
+        columns[title(name) + _in(mine["unit"][0])] = name
+        keys = ["cell", "point"] if (mine["point"] != "").any() else ["cell"]
+        mine = mine.select(*keys, pl.col("mean").alias(name))
+        if frame is None:
+            frame = mine if "point" in keys else mine.with_columns(point=pl.lit(""))
+        else:
+            frame = frame.join(mine, on=keys, how="left")
+    if frame is None:
+        return "\n".join(lines) or "Nothing was measured."
+    frame = frame.with_columns(
+        label=pl.col("cell").replace_strict({name: c["label"] for name, c in run.cells.items()})
+    )
+    heads = {"binding": "label"}
+    if (frame["point"] != "").any():
+        order = {name: place for place, name in enumerate(run.cells)}
+        frame = frame.sort(pl.col("cell").replace_strict(order), "point")
+        heads["instance"] = "point"
+    else:
+        first = next(iter(columns.values()))
+        better = run.measures.get(first, {}).get("better", "higher")
+        frame = frame.sort(first, descending=better == "higher", nulls_last=True)
+    return "\n".join([tables.markdown(frame, heads | columns), *lines])
+
+
+def markdown(run: Run, metric: str, point: str = "", load: str | None = None) -> str:
     """Return ``table`` as Markdown, with the unit in the heading."""
-    frame = table(run, metric, point)
+    frame = table(run, metric, point, load)
     if frame.is_empty():
         return f"No trial measured {metric}."
-    return as_markdown(frame, metric, point)
+    return as_markdown(frame, metric, point, threads=_threads(run))
 
 
 def as_markdown(
-    frame: pl.DataFrame, metric: str, point: str = "", *, with_host: bool = False
+    frame: pl.DataFrame,
+    metric: str,
+    point: str = "",
+    *,
+    threads: str = "threads",
+    with_host: bool = False,
 ) -> str:
     """Return rows of ``table`` as Markdown; ``with_host`` begins with their column host."""
     return tables.markdown(
@@ -106,18 +172,29 @@ def as_markdown(
         {
             **({"host": "host"} if with_host else {}),
             "binding": "label",
-            "threads": "threads",
+            threads: "threads",
             "n": "n",
-            f"{title(metric, point)} ({frame['unit'][0]})": ("mean", "low", "high"),
+            title(metric, point) + _in(frame["unit"][0]): ("mean", "low", "high"),
             "ratio": ("ratio", "ratio_low", "ratio_high"),
             "": "said",
         },
     )
 
 
+def _threads(run: Run) -> str:
+    """What a cell's ``threads`` are: the tool's own, or where it has no such option, its CPUs."""
+    own = any("threads" in (cell.get("options") or {}) for cell in run.cells.values())
+    return "threads" if own or not any(c.get("options") for c in run.cells.values()) else "CPUs"
+
+
+def _in(unit: str) -> str:
+    """A unit as a heading shows it: " (ms)"; nothing for a bare number."""
+    return "" if unit in ("1", "") else f" ({unit})"
+
+
 def title(metric: str, point: str = "") -> str:
     """Return a metric's name for people: ``idle_latency`` is "idle latency"."""
-    return metric.replace("_", " ") + (f", {point}" if point else "")
+    return tables.plain(metric) + (f", {point}" if point else "")
 
 
 def terminal(run: Run) -> str:
@@ -134,7 +211,8 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
     frame = table(run, metric, point)
     if frame.is_empty():
         return ""
-    name = f"{title(metric, point)} {frame['unit'][0]}"
+    unit = frame["unit"][0]
+    name = title(metric, point) + ("" if unit == "1" else f" {unit}")
     lines = [("binding", name, "ratio", "")]
     for row in frame.iter_rows(named=True):
         value = tables.number(row["mean"])

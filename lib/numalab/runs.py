@@ -76,8 +76,12 @@ class Run:
         """
         return self._plain(self.tool_rows(metric, point))
 
+    def load_cells(self, load: str) -> list[str]:
+        """Return the ids of the cells under one load, their controls too; see ``load_of``."""
+        return [name for name in self.cells if load_of(name) == load]
+
     def _plain(self, rows: pl.DataFrame) -> pl.DataFrame:
-        copies = [name for name, cell in self.cells.items() if cell.get("sweep")]
+        copies = [name for name, cell in self.cells.items() if cell.get("sweep") and load_of(name)]
         plain = rows.filter(~pl.col("cell").is_in(copies))
         return plain if plain["value"].is_not_null().any() else rows
 
@@ -101,6 +105,18 @@ class Run:
             ),
             point=pl.lit(""),
         )
+
+
+_NO_LOAD = ("innodb_numa_interleave=ON", "innodb_numa_interleave=OFF")
+
+
+def load_of(cell: str) -> str:
+    """Return what a cell's id says beyond its binding: ``threads=2``, ``read-write``, or "".
+
+    InnoDB's own interleaving of its memory is a binding too, though an option sets it.
+    """
+    rest = cell.split("/")[1:]
+    return "/".join(part for part in rest if part != "control" and part not in _NO_LOAD)
 
 
 _KEYS = ("run", "host", "experiment", "profile", "seed", "status", "plan", "sha256")

@@ -170,12 +170,15 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
     if settings.as_json:
         print(json.dumps({**end, "notebook": str(executed) if executed else None}))
         return
-    from numalab import results, runs
+    from numalab import recommendation, results, runs
 
     print(grades(end))
-    text = results.terminal(runs.load(folder))
+    run = runs.load(folder)
+    text = results.terminal(run)
     if text:
         print("\n" + text)
+    if recommendation.suitable(run):
+        print("\n" + recommendation.text(recommendation.of(run)))
     print(f"\n{folder}   →   numalab report")
     refuse_without_baseline(folder)
     if end["status"] != "complete":
@@ -229,6 +232,8 @@ def _bar(trials: int) -> Iterator[Any]:
             worries(event)
             if event["event"] == "trial":
                 progress.update(task, completed=event["trial"], said=said(event))
+            elif event["event"] == "progress":
+                progress.update(task, said=_preparing(event))
 
         yield show
         worries.count()
@@ -238,12 +243,16 @@ def _lines() -> Iterator[Any]:
     """Progress for a log file: one line a block, besides warnings and errors."""
     worries = _Worries(lambda line: print(line, flush=True))
     blocks: set[int] = set()
+    steps: set[str] = set()
 
     def show(event: launch.Event) -> None:
         worries(event)
         if event["event"] == "trial" and event["block"] not in blocks:
             blocks.add(event["block"])
             print(f"  {event['trial']}/{event['of']}  {said(event)}", flush=True)
+        elif event["event"] == "progress" and event["text"] not in steps:
+            steps.add(event["text"])
+            print(f"  {event['text']}", flush=True)
 
     yield show
     worries.count()
@@ -271,6 +280,16 @@ class _Worries:
         if more:
             many = "1 more warning" if more == 1 else f"{more} more warnings"
             self.put(f"  ⚠ {many} like these: the journal holds them")
+
+
+def _preparing(event: launch.Event) -> str:
+    """What is done before the first trial, how far it is, and how long it will take."""
+    parts = [event["text"]]
+    if event["share"] is not None:
+        parts.append(f"{event['share']:.0%}")
+    if event["left_s"] is not None:
+        parts.append(f"{int(event['left_s']) // 60}:{int(event['left_s']) % 60:02d} left")
+    return "  ".join(parts)
 
 
 def _failure(event: launch.Event) -> str:

@@ -25,11 +25,14 @@ Skip = Dict[str, str]
 _WHOLE_NODE = ("local", "interleave", "preferred", "cpus-only")
 _PART_OF_NODE = ("one-thread-per-core", "smt-siblings")
 _PER_NODE = (*_WHOLE_NODE, *_PART_OF_NODE, "remote")
-NAMES = ("unbound", *_PER_NODE, "cores", "cpus")
+NAMES = ("unbound", *_PER_NODE, "cores", "cpus", "instances")
 ROOMIEST = "roomiest"
 _NO_ROOMIEST = "no node has both CPUs and memory that may be used"
 _ALIKE = 0.95  # of the most memory: a node's total lacks what firmware and kernel keep
-_WITHIN = ("node", "socket", "spread")
+_WITHIN = ("node", "socket", "packed", "spread")
+_COUNTS = ("node", "node-cpus", "few", "doubling")  # of cores, beside a number
+_OVER = ("ranges", "nodes", "spread", "unbound")  # how instances divide a host's CPUs
+_MOST_INSTANCES = 4  # that "few" means
 _PAIR = re.compile(r"(\d+)\s*(?:->|→|-)\s*(\d+)\Z")
 _SHARE_ON_NODE = 0.98  # of the pages of a memory policy that admits only these nodes
 _SHARE_POINTS = 5  # how far a node's share may be from an equal one under interleaving
@@ -131,9 +134,13 @@ def parse(binding: Any) -> Binding:
             cpus, _, mem = argument.partition(",mem=")
             binding = {"cpus": cpus, "mem": mem} if mem else {"cpus": cpus}
         elif name == "cores" and argument:
-            count, _, within = argument.partition("-")
+            count, _, within = argument.rpartition("-")
             number = int(count) if count.isdecimal() else count
             binding = {"cores": {"count": number, "within": within}}
+        elif name == "instances" and argument:
+            count, _, over = argument.rpartition("-")
+            binding = {"instances": {"count": int(count) if count.isdecimal() else count or "few",
+                                     "over": over}}  # fmt: skip
         else:
             binding = {name: argument.strip() or None}
     if not isinstance(binding, dict) or not all(isinstance(key, str) for key in binding):
@@ -156,6 +163,8 @@ def parse(binding: Any) -> Binding:
         raise Fault(f"there is no binding {name!r}", _suggest(name, NAMES))
     if name == "cores":
         return _parse_cores(argument)
+    if name == "instances":
+        return _parse_instances(argument)
     if argument is None:
         return Binding(name, None, name)
     if name == "unbound":
@@ -171,7 +180,7 @@ def parse(binding: Any) -> Binding:
                     f"write local: {here}",
                 )
             return Binding(name, (here, there), f"remote:{here}-{there}")
-        choices = ("every", "nearest", "farthest")
+        choices = ("every", "nearest", "farthest", ROOMIEST)
         if text not in choices:
             raise Fault(
                 f"remote: {text!r} is neither a pair of nodes like 0->1 nor a choice of them",
@@ -193,19 +202,37 @@ def parse(binding: Any) -> Binding:
 
 
 def _parse_cores(argument: Any) -> Binding:
-    example = "write cores: {count: 8, within: node|socket|spread}"
+    example = "write cores: {count: 8, within: node|socket|packed|spread}"
     if not isinstance(argument, dict):
         raise Fault("the binding 'cores' needs a count of cores and where to take them", example)
     _known_keys(argument, ("count", "within"), "the binding 'cores'")
     count, within = argument.get("count"), argument.get("within")
     if within not in _WITHIN:
         raise Fault(f"cores: within {within!r} is unknown", _suggest(str(within), _WITHIN))
-    if count != "node" and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+    number = isinstance(count, int) and not isinstance(count, bool) and count >= 1
+    if count not in _COUNTS and not number:
         raise Fault(
             f"cores: count {count!r} is not a number of cores",
-            f"{example}; count: node means as many as the smallest node has",
+            f"{example}; count: node means as many as the smallest node has, node-cpus as many as "
+            "it has CPUs, doubling 1, 2, 4 and so on up to all, few a handful of these",
         )
     return Binding("cores", (count, within), f"cores:{count}-{within}")
+
+
+def _parse_instances(argument: Any) -> Binding:
+    example = f"write instances: {{count: 3, over: {'|'.join(_OVER)}}}"
+    if not isinstance(argument, dict):
+        raise Fault("the binding 'instances' needs to know over what they are placed", example)
+    _known_keys(argument, ("count", "over"), "the binding 'instances'")
+    count, over = argument.get("count", "few"), argument.get("over")
+    if over not in _OVER:
+        raise Fault(f"instances: over {over!r} is unknown", _suggest(str(over), _OVER))
+    if count != "few" and (isinstance(count, bool) or not isinstance(count, int) or count < 2):
+        raise Fault(
+            f"instances: count {count!r} is not a number of instances from 2",
+            f"{example}; without count as many as there are nodes, from 2 to {_MOST_INSTANCES}",
+        )
+    return Binding("instances", (count, over), f"instances:{count}-{over}")
 
 
 def resolve(
@@ -248,7 +275,7 @@ def resolve(
                         known["notes"].append(note)
                 continue
             memory = cell["memory"]
-            key = (cell["cpus"], memory["policy"], memory["nodes"])
+            key = (cell["cpus"], memory["policy"], memory["nodes"], _seats(cell))
             if key in alike:
                 reason = f"it is the same as {alike[key]['id']} on this host"
                 skipped.append({"binding": cell["binding"], "cell": cell["id"], "reason": reason})
@@ -268,6 +295,12 @@ def resolve(
         if cell["id"] in only_added
     ]
     return result, skipped, warnings
+
+
+def _seats(cell: Cell) -> Optional[Tuple[str, ...]]:
+    """What tells layouts of instances apart that have the same CPUs together."""
+    instances = cell.get("instances")
+    return tuple(" ".join(one["numactl"]) for one in instances) if instances else None
 
 
 def _baseline_bindings(wanted: List[Binding], baseline: Any) -> List[Binding]:
@@ -335,6 +368,12 @@ def usable_cpus(topology: Dict[str, Any]) -> str:
     return cpulist.format(Host(topology).cpus)
 
 
+def any_cpus(topology: Dict[str, Any]) -> str:
+    """Return the CPUs of what is not bound: those that may be used, and those of a client."""
+    client = (topology.get("client") or {}).get("cpus") or ""
+    return cpulist.format([*Host(topology).cpus, *cpulist.parse(client)])
+
+
 def first_touch_nodes(topology: Dict[str, Any], cell: Cell) -> str:
     """Return the nodes where a cell's pages are meant to be, also where none are required.
 
@@ -383,11 +422,14 @@ def _resolve_one(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Fou
     """Return the cells of one binding, and (what, reason) for what it skips."""
     name, argument = binding.name, binding.argument
     if name == "unbound":
-        usable = cpulist.format(host.cpus)
-        note = f"may run on {_count(len(host.cpus), 'allowed CPU')} ({usable})"
+        usable = any_cpus(host.topology)
+        number = len(cpulist.parse(usable))
+        note = f"may run on {_count(number, 'allowed CPU')} ({usable})"
         return [_cell(host, "unbound", "unbound", "unbound", None, notes=[note])], []
     if name == "cpus":
         return [_explicit(host, *argument)], []
+    if name == "instances":
+        return _instances(host, binding)
     if not host.cpus_of:
         reason = "the kernel of this host shows no NUMA nodes with CPUs that may be used"
         if isinstance(argument, tuple) and name != "cores":  # nodes that are named
@@ -450,9 +492,14 @@ def _remote(host: Host, binding: Binding) -> Found:
         return [_pair(host, here, there)], []
     cells: List[Cell] = []
     reasons: List[Tuple[str, str]] = []
+    roomiest = host.roomiest()
     for here in host.cpus_of:
         others = [n for n in host.memory_nodes if n != here]
-        if argument is None:
+        if argument == ROOMIEST:  # from there to the farthest, else to any
+            if here == roomiest and others:
+                there = _ranks(host, here).get("farthest", others)
+                cells.append(_pair(host, here, there[0]))
+        elif argument is None:
             cells += [_pair(host, here, there) for there in others]
         elif others and argument not in _ranks(host, here):
             why = f"the firmware gives no distances from node {here} to every other"
@@ -544,16 +591,36 @@ def _interleaved(host: Host, where: str, cpus: Optional[List[int]]) -> Cell:
 
 
 def _cores(host: Host, binding: Binding) -> Found:
-    count, within = binding.argument
+    asked, within = binding.argument
     cores_of = {node: [c[0] for c in host.cores(cpus)] for node, cpus in host.cpus_of.items()}
     total = sum(map(len, cores_of.values()))
-    if count == "node":
-        count = min(map(len, cores_of.values()))
-    elif count > total:
+    node = min(map(len, cores_of.values()))
+    doubling = sorted({2**n for n in range(total.bit_length())} | {node, total})
+    wanted = {
+        "node": [node],
+        "node-cpus": [min(map(len, host.cpus_of.values()))],
+        "doubling": doubling,
+        "few": sorted({1, max(1, node // 2), node, total}),
+    }.get(asked, [asked])
+    if asked == wanted[0] and asked > total:
         raise Fault(
-            f"{binding.text}: this host has {_count(total, 'usable core')}, not {count}",
+            f"{binding.text}: this host has {_count(total, 'usable core')}, not {asked}",
             "ask for fewer, or for count: node",
         )
+    cells: List[Cell] = []
+    reasons: List[Tuple[str, str]] = []
+    for count in wanted:
+        found, why = _some_cores(host, cores_of, count, within)
+        cells += found
+        if why:
+            # The name of a series would hide which of its numbers are meant.
+            reasons.append((binding.text if len(wanted) == 1 else f"cores:{count}-{within}", why))
+    return cells, reasons
+
+
+def _some_cores(
+    host: Host, cores_of: Dict[int, List[int]], count: int, within: str
+) -> Tuple[List[Cell], Optional[str]]:
     packages: Dict[Any, List[int]] = {}
     for node, numbers in sorted(cores_of.items()):
         packages.setdefault(host.cpus[numbers[0]]["package"], []).append(node)
@@ -562,26 +629,30 @@ def _cores(host: Host, binding: Binding) -> Found:
     groups = {
         "node": [[node] for node in order],
         "socket": [nodes for package, nodes in packages.items() if package is not None],
+        "packed": [order],
         "spread": [sorted(cores_of)],
     }[within]
+    take = _one_after_the_other if within == "packed" else _evenly
     for nodes in groups:
         if sum(len(cores_of[n]) for n in nodes) >= count:
-            taken = _evenly({n: cores_of[n] for n in nodes}, count)
+            taken = take({n: cores_of[n] for n in nodes}, count)
             break
     else:
         largest = max((sum(len(cores_of[n]) for n in nodes) for nodes in groups), default=0)
         why = f"no {within} has {count} usable cores (the largest has {largest})"
+        if within in ("packed", "spread"):
+            why = f"this host has {_count(largest, 'usable core')}, not {count}"
         if not groups:
             why = f"which {within} a core belongs to is unknown on this host"
-        return [], [(binding.text, why)]
-    where = {"node": "one node", "socket": "one socket", "spread": "spread"}[within]
+        return [], why
+    where = {"node": "one node", "socket": "one socket"}.get(within, within)
     cell_id = f"cores:{count}-{within}"
     label = f"{_count(count, 'core')}, {where}"
     cpus = [number for numbers in taken.values() for number in numbers]
     notes = ["one hardware thread per core; memory by first touch"]
     if len(taken) > 1:
         notes.append("cores per node: " + ", ".join(f"{len(v)} on {n}" for n, v in taken.items()))
-    return [_cell(host, "cores", cell_id, label, cpus, notes=notes)], []
+    return [_cell(host, "cores", cell_id, label, cpus, notes=notes)], None
 
 
 def _evenly(available: Dict[int, List[int]], count: int) -> Dict[int, List[int]]:
@@ -595,6 +666,65 @@ def _evenly(available: Dict[int, List[int]], count: int) -> Dict[int, List[int]]
                 count -= 1
         depth += 1
     return taken
+
+
+def _one_after_the_other(available: Dict[int, List[int]], count: int) -> Dict[int, List[int]]:
+    """Take ``count`` cores, all of a node before the first of the next."""
+    taken: Dict[int, List[int]] = {}
+    for node, numbers in available.items():
+        if count > 0:
+            taken[node] = numbers[:count]
+            count -= len(numbers)
+    return taken
+
+
+def _instances(host: Host, binding: Binding) -> Found:
+    """Return one cell of several instances, each with CPUs and a memory policy of its own.
+
+    The cell's ``instances`` are their records (``name``, ``cpus``, ``cpu_nodes``, ``memory``,
+    ``numactl``, ``expects``), its own ``cpus`` what they have together. ``ranges`` cuts the CPUs by
+    their numbers, ``nodes`` gives each a node with its memory, ``spread`` a part of every node.
+    """
+    asked, over = binding.argument
+    whole = [n for n in host.cpus_of if n in host.memory_nodes]
+    count = max(2, min(len(whole), _MOST_INSTANCES)) if asked == "few" else asked
+    numbers = sorted(host.cpus)
+    if over == "nodes" and len(whole) < count:
+        why = f"{_count(len(whole), 'node')} with CPUs and memory for {count} instances"
+        return [], [(binding.text, why)]
+    if len(numbers) < count:
+        why = f"{_count(len(numbers), 'CPU')} for {count} instances"
+        return [], [(binding.text, why)]
+    parts: List[Optional[List[int]]] = []
+    for n in range(count):
+        if over == "ranges":
+            parts.append(numbers[n * len(numbers) // count : (n + 1) * len(numbers) // count])
+        elif over == "nodes":
+            parts.append(host.cpus_of[whole[n * len(whole) // count]])
+        elif over == "spread":
+            parts.append(sorted(c for cpus in host.cpus_of.values() for c in cpus[n::count]))
+        else:
+            parts.append(None)
+    if any(part == [] for part in parts):
+        return [], [(binding.text, f"no node has a CPU for each of {count} instances")]
+    instances = []
+    for n, part in enumerate(parts, 1):
+        memory = host.nodes_of(part) if over == "nodes" and part else None
+        policy = "default" if memory is None else "bind"
+        one = _cell(host, "instances", "", "", part, policy, memory)
+        kept = ("cpus", "cpu_nodes", "memory", "numactl", "expects")
+        instances.append({"name": f"instance {n}", **{key: one[key] for key in kept}})
+    together = sorted({cpu for part in parts for cpu in part or []}) or None
+    words = {
+        "ranges": "ranges of CPUs", "nodes": "one per node", "spread": "each over all nodes",
+        "unbound": "unbound",
+    }  # fmt: skip
+    cell = _cell(
+        host, "instances", f"instances:{over}", f"{count} instances, {words[over]}", together
+    )
+    # What the cell itself would be bound to binds nobody: each instance has its own.
+    cell.update(instances=instances, numactl=[])
+    return [cell], []
 
 
 def _explicit(host: Host, cpus: str, mem: Optional[str]) -> Cell:
@@ -705,6 +835,10 @@ def link(cells: Sequence[Cell]) -> None:
 def _limits(host: Host, node: int) -> List[str]:
     every = [c for c in host.topology["cpus"] if c["node"] == node and c["online"]]
     usable = host.cpus_of.get(node, [])
+    client = set(cpulist.parse((host.topology.get("client") or {}).get("cpus") or ""))
+    its = [c["cpu"] for c in every if c["cpu"] in client]
+    if its:
+        return [f"{len(its)} of the {len(every)} CPUs of node {node} are the client's"]
     if len(usable) < len(every):
         return [
             f"this process's cpuset allows {len(usable)} of the {len(every)} CPUs of node {node}"

@@ -264,6 +264,8 @@ def _prove_memory(
     pages, lumps = found["pages_bytes"], found["lumps"]
     total = sum(pages.values())
     found["anonymous_bytes"] = total
+    interleaved = {str(node): size for node, size in sorted(found["interleaved_bytes"].items())}
+    found["interleaved_bytes"] = interleaved
     if not total:
         reason = "the workload holds no anonymous page"
         return {"ok": None, "reason": reason, "absent": True, **found}
@@ -272,8 +274,26 @@ def _prove_memory(
     found["shares"] = {str(node): round(share, 6) for node, share in shares.items()}
     wrong = None
     if expects["proof"] == "required":
-        wrong = _misplaced(expects, shares, total, lumps)
+        judged = _of_policy(expects, found)
+        if judged is None:
+            wrong = "no memory of the workload has the policy interleave"
+        else:
+            wrong = _misplaced(expects, *judged, lumps)
     return {"ok": wrong is None, "reason": wrong, **found}
+
+
+def _of_policy(
+    expects: Dict[str, Any], memory: Dict[str, Any]
+) -> Optional[Tuple[Dict[int, float], int]]:
+    """Return shares by node and all bytes of what is judged; None when there is no such memory.
+
+    That is all memory of the workload, or (``policy: interleave``) only what the workload itself
+    gave that policy, whatever the policy of its other memory is.
+    """
+    kind = "interleaved_bytes" if expects.get("policy") == "interleave" else "pages_bytes"
+    pages = {int(node): size for node, size in (memory.get(kind) or {}).items()}
+    total = sum(pages.values())
+    return ({node: size / total for node, size in pages.items()}, total) if total else None
 
 
 def _from_buffers(buffers: Dict[str, int], threads: int) -> Dict[str, Any]:
@@ -288,6 +308,7 @@ def _from_buffers(buffers: Dict[str, int], threads: int) -> Dict[str, Any]:
     return {
         "source": "move_pages",
         "pages_bytes": pages,
+        "interleaved_bytes": {},
         "lumps": threads * _huge_page_bytes(),
     }
 
@@ -295,6 +316,7 @@ def _from_buffers(buffers: Dict[str, int], threads: int) -> Dict[str, Any]:
 def _from_numa_maps(roots: List[int], members: List[int], proc: str) -> Dict[str, Any]:
     pages: Dict[int, int] = {}
     policies: Dict[str, int] = {}
+    interleaved: Dict[int, int] = {}
     segments: Dict[Tuple[str, str], Dict[int, int]] = {}
     mixed = 0
     read = 0
@@ -328,6 +350,9 @@ def _from_numa_maps(roots: List[int], members: List[int], proc: str) -> Dict[str
             policies[mapping.policy] = policies.get(mapping.policy, 0) + size
             if huge and size >= huge:
                 lumps += huge  # one per mapping, see _misplaced
+            if mapping.policy.startswith("interleave"):
+                for node, part in mapping.bytes_by_node.items():
+                    interleaved[node] = interleaved.get(node, 0) + part
             if mapping.shared:
                 segment = segments.setdefault((mapping.start, mapping.shared), {})
                 for node, size in mapping.bytes_by_node.items():
@@ -341,6 +366,7 @@ def _from_numa_maps(roots: List[int], members: List[int], proc: str) -> Dict[str
     return {
         "source": "numa_maps",
         "pages_bytes": pages,
+        "interleaved_bytes": interleaved,
         "mixed_bytes": mixed,
         "processes": read,
         "resident_bytes": resident or None,  # of the largest process, files included
@@ -497,20 +523,25 @@ def grade(
     return "verified", None
 
 
+def of_instance(cell: Dict[str, Any], name: str) -> Dict[str, Any]:
+    """Return a cell of several instances as the one of that name has it: its own binding."""
+    return {**cell, **next(one for one in cell["instances"] if one["name"] == name)}
+
+
 def contradiction(proof: Dict[str, Any], cell: Dict[str, Any]) -> Optional[str]:
     """Judge a recorded proof again from its own figures; say what forbids its ``ok``, or None.
 
     For a checker that does not trust the verdict in a file: bytes per node and CPUs seen are held
-    against what the cell requires.
+    against what the cell requires; of several instances, what the one of the proof requires.
     """
+    if "instance" in proof:
+        cell = of_instance(cell, proof["instance"])
     expects, memory = cell["expects"], proof.get("memory") or {}
-    pages = {int(node): size for node, size in (memory.get("pages_bytes") or {}).items()}
-    total = sum(pages.values())
     if expects["memory"]["proof"] == "required":
-        if not total:
+        judged = _of_policy(expects["memory"], memory)
+        if judged is None:
             return "it names no page of the workload"
-        shares = {node: size / total for node, size in pages.items()}
-        wrong = _misplaced(expects["memory"], shares, total, memory.get("lumps", 0))
+        wrong = _misplaced(expects["memory"], *judged, memory.get("lumps", 0))
         if wrong:
             return wrong
     if expects["cpus"]["proof"] == "required":

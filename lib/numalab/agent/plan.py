@@ -74,6 +74,7 @@ def make(
     and when no tool of ``prefer`` can be used.
     """
     request = check(request)
+    topology = _set_aside(request, topology)
     wanted = [*request["bindings"]]
     wanted += [one for case in request["cases"] for one in case["bindings"] or []]
     cells, skipped, warnings = bindings.resolve(wanted, topology, request["baseline"])
@@ -107,7 +108,7 @@ def make(
         key: round(blocks * sum(cell["timing"][key] for cell in cells), 3)
         for key in ("warmup_s", "measure_s", "total_s")
     }
-    return {
+    plan = {
         "schema": SCHEMA,
         "request": request,
         "tool": tool,
@@ -117,6 +118,27 @@ def make(
         "warnings": warnings,
         "estimate": estimate,
     }
+    if "client" in topology:
+        plan["client"] = topology["client"]
+    driver = tools.driver(tool["name"])
+    if cells and hasattr(driver, "outlay"):
+        plan["outlay"] = driver.outlay(cells)
+        estimate["total_s"] = round(estimate["total_s"] + plan["outlay"]["prepare_s"], 3)
+    return plan
+
+
+def _set_aside(request: Dict[str, Any], topology: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the topology without the CPUs that a tool's client has for itself in every cell.
+
+    Its ``client`` then says which these are, or why there are none (``set_aside`` of the driver).
+    """
+    driver = tools.driver(request["tool"]["prefer"][0])
+    if not hasattr(driver, "set_aside"):
+        return topology
+    client = driver.set_aside(request["tool"]["options"], request["bindings"], topology)
+    its = set(cpulist.parse(client["cpus"] or ""))
+    cpus = [{**c, "allowed": c["allowed"] and c["cpu"] not in its} for c in topology["cpus"]]
+    return {**topology, "cpus": cpus, "client": client}
 
 
 def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> List[Dict[str, Any]]:
@@ -417,7 +439,8 @@ def _prepare_with_a_tool(
             passed.append(fault)
             continue
         why = "; ".join(fault.what for fault in passed) or None
-        record = {**found, "path": published(found["path"]), "name": name, "why": why}
+        shown = {k: published(v) if isinstance(v, str) else v for k, v in found.items()}
+        record = {**shown, "name": name, "why": why}
         return record, own, maker.skipped
     if len(passed) == 1:
         raise passed[0]
@@ -434,7 +457,7 @@ class _Preparation:
         self.driver = driver
         self.request = request
         self.topology = topology
-        self.usable = bindings.usable_cpus(topology)
+        self.usable = bindings.any_cpus(topology)
         self.skipped: List[Dict[str, str]] = []
         self.faults: List[Fault] = []
         self._ready: Dict[str, Cell] = {}
@@ -464,7 +487,14 @@ class _Preparation:
             self.faults.append(fault)
             self.skipped.append(_skip(cell, str(fault)))
             return False
-        need = ready["need_bytes"]
+        instances = cell.get("instances") or []
+        for one in instances:
+            _, room = bindings.room_bytes(self.topology, one)
+            if room is not None and ready["need_bytes"] > room:
+                needed = f"{one['name']} needs {size(ready['need_bytes'])}"
+                self.skipped.append(_skip(cell, f"{needed}, its memory is {size(room)} at most"))
+                return False
+        need = ready["need_bytes"] * max(1, len(instances))
         free, room = bindings.room_bytes(self.topology, cell)
         if room is not None and need > room:
             where = f"nodes {nodes}" if "," in nodes or "-" in nodes else f"node {nodes}"
@@ -472,6 +502,10 @@ class _Preparation:
             self.skipped.append(_skip(cell, reason))
             return False
         cell["options"] = ready["options"]
+        if hasattr(self.driver, "expects"):
+            memory = self.driver.expects(ready["options"], cell, self.topology)
+            if memory:
+                cell["expects"] = {**cell["expects"], "memory": memory}
         if ready.get("full_node") and cell["expects"]["memory"].get("rule") == "shares":
             # What the node takes is what is asked.
             why = "the tool fills a node, which can take no equal share then"
@@ -501,8 +535,10 @@ class _Preparation:
         """Return the cells, each followed by its copies for the values of the sweeps.
 
         A value that a cell has anyway makes no copy. A copy is compared with the copy of its
-        cell's baseline that has the same value. Copies of a baseline are compared with nothing:
-        a scaling curve compares numbers of threads, not bindings, and shows them as they are.
+        cell's baseline that has the same value; where the option binds memory (the driver's
+        BINDING_OPTIONS) and there is none, with the baseline itself. Copies of a baseline are
+        compared with nothing: a scaling curve compares numbers of threads, not bindings, and
+        shows them as they are.
         Raises Fault when the tool accepts no value of a sweep.
         """
         result = {cell["id"]: [cell] for cell in cells}
@@ -528,6 +564,8 @@ class _Preparation:
         for value in values:
             if option == "threads":
                 value = bindings.thread_count(value, self.topology, own_cpus)
+            elif hasattr(self.driver, "resolve"):
+                value = self.driver.resolve(option, value, self.topology)
             suffix = f"/{option}={value}"
             one = {
                 **cell,
@@ -550,6 +588,8 @@ class _Preparation:
                 twin = self._ready.get(base["id"] + suffix)
                 if base["options"].get(option) == value:
                     twin = base
+                if twin is None and option in getattr(self.driver, "BINDING_OPTIONS", ()):
+                    twin = base  # the option is no other load: it is itself a way of binding
                 one["baseline"] = twin["id"] if twin else None
             if not self.prepare(one):
                 continue
@@ -681,6 +721,13 @@ def text(plan: Plan, width: int = 100) -> str:
     path = f" ({tool['path']})" if tool.get("path") else ""
     why = f", because {tool['why']}" if tool["why"] else ""
     put(f"tool: {tool['name']}{version}{path}{why}")
+    if plan.get("client"):
+        cpus, why = plan["client"]["cpus"], plan["client"]["why"]
+        put(f"client: CPUs {cpus}, in every cell" if cpus else f"client shares CPUs: {why}")
+    if plan.get("outlay"):
+        seconds = plan["outlay"]["prepare_s"]
+        once = f"; to be prepared once, about {duration(seconds)}" if seconds else "; prepared"
+        put(plan["outlay"]["says"] + once)
     put(f"plan: {summary(plan)}; seed {request['seed']}")
     for warning in plan["warnings"]:
         put(warning, "⚠ ", "  ")
@@ -706,8 +753,11 @@ def text(plan: Plan, width: int = 100) -> str:
             put(f"bound as {shown[binding]}{_against(cell)}", label, column)
         else:
             put(_where(cell), label, column)
-            put(" ".join(cell["numactl"]) or "started without numactl", column)
-            put(_proof(cell), column)
+            for one in cell.get("instances") or [cell]:
+                name = f"{one['name']}: " if "name" in one else ""
+                put(name + (" ".join(one["numactl"]) or "started without numactl"), column)
+                if not name or one["memory"]["policy"] == "bind":
+                    put(_proof(one), column)
         shown.setdefault(binding, cell["id"])
         special = terms(plan, cell) if cell.get("case") else ""
         if special:
@@ -806,7 +856,8 @@ def _proof(cell: Cell) -> str:
         pages = f"at least {100 * memory['at_least']:.0f} % of its pages on node {memory['nodes']}"
     elif memory.get("rule") == "shares":
         number = len(cpulist.parse(memory["nodes"]))
-        pages = f"{100 / number:.0f} ± {memory['within_points']} % of its pages on each node"
+        which = "its interleaved pages" if memory.get("policy") else "its pages"
+        pages = f"{100 / number:.0f} ± {memory['within_points']} % of {which} on each node"
     else:
         pages = "where its pages are is recorded"
     threads = "its threads stay on these CPUs"

@@ -277,6 +277,15 @@ class _Run:
                 "make the plan anew and measure into a new directory",
             )
 
+    def _make_ready(self, lock: int) -> None:
+        """Let the tool prepare what its trials need, where it has anything to prepare."""
+        if hasattr(self.driver, "make_ready"):
+            wanted = {entry["cell"] for entry in self.plan["order"]}
+            cells = [cell for cell in self.plan["cells"] if cell["id"] in wanted]
+            self.driver.make_ready(cells, self.found, self.emit, self.stopped, lock)
+            if self.stopped():
+                raise trial.Stopped
+
     def _check_leave(self) -> None:
         # Without its changes it would be another experiment, and resumed with them a mixture.
         if self.wanted and not self.allowed:
@@ -366,6 +375,7 @@ class _Run:
             self._look_at_host()
             self.manifest.update(status="running", ended=None)
             journal.write_json(self.out / "manifest.json", self.manifest)
+            self._make_ready(lock)
             self._record_settings(lock)
             journal.write_json(self.out / "manifest.json", self.manifest)
             bench = trial.Bench(

@@ -15,6 +15,7 @@ output, and lets the run go on. Only a full disk and a wish to stop end it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -99,10 +100,9 @@ class _Trial:
         self.cell = next(c for c in bench.plan["cells"] if c["id"] == entry["cell"])
         self.options = self.cell["options"]
         self.timing = bench.driver.timing(self.options)
-        self.argv = [
-            *self.cell["numactl"],
-            *bench.driver.argv(bench.found, self.options, self.cell),
-        ]
+        # A tool that starts what is measured by itself binds it by itself.
+        prefix = [] if getattr(bench.driver, "BINDS_ITSELF", False) else self.cell["numactl"]
+        self.argv = [*prefix, *bench.driver.argv(bench.found, self.options, self.cell)]
         self.child: Optional[process.Child] = None
         self.collection: Optional[collectors.Collection] = None
         self.collected: Optional[Dict[str, Any]] = None
@@ -207,6 +207,8 @@ class _Trial:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
+            if "instances" in self.cell:
+                asked = {**asked, "instances": [one["name"] for one in self.cell["instances"]]}
             self.collection = collectors.start(self.cell, self.pids or self.child.pid, asked)
 
     def _detach(self) -> None:
@@ -235,8 +237,9 @@ class _Trial:
         self._prove("after", result.get("buffers"))
         self.child.tell("quit")
         self.child.hang_up()
-        if self.child.wait(time.monotonic() + _QUIT_S) is None:
-            self.warnings.append(f"it did not end within {_QUIT_S:.0f} s of `quit` and was killed")
+        quit_s = getattr(self.bench.driver, "QUIT_S", _QUIT_S)
+        if self.child.wait(time.monotonic() + quit_s) is None:
+            self.warnings.append(f"it did not end within {quit_s:.0f} s of `quit` and was killed")
         else:
             self._check_end()
 
@@ -266,6 +269,8 @@ class _Trial:
                     raise _Failed(f"it printed {line[:80]!r} where a JSON record was expected")
                 if record.get("event") == event:
                     return record
+                if record.get("event") == "fault":
+                    raise _Failed(str(record.get("what")))
             if ended:
                 self._check_end()
                 raise _Failed(f'it ended without saying "{event}"{self._last_words()}')
@@ -327,11 +332,21 @@ class _Trial:
     def _prove(self, when: str, buffers: Optional[Dict[str, int]]) -> float:
         assert self.child is not None
         began = time.monotonic()
-        pids = self.pids or self.child.pid
-        proof = placement.prove(pids, self.cell, self.bench.topology, buffers=buffers)
+        pids, topology = self.pids or self.child.pid, self.bench.topology
+        head = {"when": when, "t_s": round(began - self.child.started, 3)}
+        instances = self.cell.get("instances")
+        if instances:  # each against its own binding
+            if len(self.pids) != len(instances):
+                raise _Failed(f"it named {len(self.pids)} processes for {len(instances)} instances")
+            for pid, one in zip(self.pids, instances):
+                own = placement.of_instance(self.cell, one["name"])
+                proof = placement.prove(pid, own, topology)
+                self.proofs.append({**head, "instance": one["name"], **proof})
+        else:
+            proof = placement.prove(pids, self.cell, topology, buffers=buffers)
+            self.proofs.append({**head, **proof})
         took = time.monotonic() - began
         self.proof_s += took
-        self.proofs.append({"when": when, "t_s": round(began - self.child.started, 3), **proof})
         return took
 
     def _check_on_it(self, what: str) -> None:
@@ -352,6 +367,11 @@ class _Trial:
         number, status = self.child.ended["signal"], self.child.ended["exit_status"]
         if number is not None:
             raise _Failed(f"it was killed by {_signal_name(number)}{self._last_words()}")
+        if status and self.bench.driver.PROTOCOL == "handshake":
+            for line in self._new_lines():
+                with contextlib.suppress(ValueError, AttributeError):
+                    if json.loads(line).get("event") == "fault":
+                        raise _Failed(str(json.loads(line).get("what")))
         if status:
             raise _Failed(f"it ended with exit status {status}{self._last_words()}")
 
@@ -448,6 +468,8 @@ class _Trial:
             text = path.read_bytes().decode("utf-8", errors="replace")
         try:
             records = driver.parse(text)
+            if hasattr(driver, "failure") and self.failure is None:
+                self.failure = driver.failure(records, self.cell["options"])
             if hasattr(driver, "doubts"):
                 self.warnings += driver.doubts(records, self.cell["options"])
             return driver.metrics(records)

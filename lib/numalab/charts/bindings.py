@@ -8,10 +8,11 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import polars as pl
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from numalab.agent.plan import FEWEST_BLOCKS
 
-from . import style
+from . import style, tables
 
 LEAST_SPAN = 0.1  # of the middle: a narrower axis would blow up noise
 _ROW = 0.2  # inches per binding
@@ -69,8 +70,11 @@ def bindings_figure(
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
+    axes.xaxis.set_major_formatter(style.thousands())
+    if axes.get_xlim()[1] >= 10_000:  # numbers this wide would run into each other
+        axes.xaxis.set_major_locator(MaxNLocator(5))
     better = "lower" if lower_is_better else "higher"
-    words = metric.replace("_", " ")
+    words = tables.plain(metric)
     axes.set_xlabel(f"{words} ({unit}), {better} is better")
     if base:
         _ratio_axis(axes, base)
@@ -83,7 +87,7 @@ def bindings_figure(
     elif any(row["decision"] == "effect" for row in ratio_of.values()):
         remarks.insert(0, "bold: differs from its baseline by more than the A/A control does")
     edge = 0.08 / style.WIDTH
-    figure.text(edge, 1 - 0.08 / height, f"{words[0].upper()}{words[1:]} under each binding",
+    figure.text(edge, 1 - 0.08 / height, f"{style.words(metric)} under each binding",
                 fontsize=style.TITLE, fontweight="bold", va="top")  # fmt: skip
     figure.legend(
         handles=key, loc="lower left", bbox_to_anchor=(edge * 0.6, 0.2 / height), ncols=key_columns,

@@ -6,15 +6,16 @@ drawn from 6 blocks on; with fewer there are points only, and a note.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import polars as pl
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from numalab import statistics
 from numalab.agent.errors import Fault
 
-from . import style
+from . import style, tables
 
 MOST_NAMED = 8  # series with a legend entry each; more are named by their family
 _LINES = ("-", "--", ":", "-.")
@@ -117,7 +118,7 @@ def scaling(measurements: pl.DataFrame) -> style.Picture:
         value for group in series.values() for value in (group["mean"].max(), group["high"].max())
         if value is not None
     )  # fmt: skip
-    axes.set(xlabel="threads", ylabel=f"{style.words(metric).lower()} ({unit})")
+    axes.set(xlabel="threads", ylabel=f"{tables.plain(metric)} ({unit})")
     axes.set_xlim(0, most * 1.04)
     axes.set_ylim(0, top * 1.25)
     counts = sorted({count for group in series.values() for count in group["threads"].to_list()})
@@ -130,6 +131,151 @@ def scaling(measurements: pl.DataFrame) -> style.Picture:
     _legend(axes, looks, names, [ideal])
     style.note(figure, _few(blocks))
     return figure
+
+
+@style.styled
+def against(
+    measurements: pl.DataFrame,
+    *,
+    xlabel: str,
+    title: str,
+    log: bool = False,
+    marks: Sequence[Tuple[float, str]] = (),
+) -> style.Picture:
+    """Draw one metric against a number, one curve per series, every trial as a faint point.
+
+    The rows carry two columns of their own: ``series``, the curve's name, and ``at``, where on
+    the x axis. A curve takes the colour of its cells' family, further curves of that family take
+    colours that no family needs; the legend has them in the order of their greatest means.
+    ``log`` makes the x axis logarithmic (base 2); ``marks`` are dashed upright lines with a word
+    each. Raises Fault without a usable value.
+    """
+    metric = style.one_quantity(measurements)
+    rows = measurements.filter(
+        pl.col("value").is_not_null() & (pl.col("grade") != "error") & (pl.col("role") != "control")
+    )
+    if rows.is_empty():
+        raise Fault(f"no usable value of {metric}", "see the grades in the run's journal")
+    unit, blocks = rows["unit"][0], rows["block"].n_unique()
+    names = rows["series"].unique(maintain_order=True).to_list()
+    at = rows.select("cell", "series", "at").unique(maintain_order=True)
+    summary = statistics.summarise(rows).join(at, on="cell").filter(pl.col("mean").is_not_null())
+    looks = _series_looks(rows, names)
+    most = dict(summary.group_by("series").agg(pl.col("mean").max()).iter_rows())
+    names = sorted(most, key=lambda name: -most[name])
+    figure = style.picture(3.4)
+    axes = figure.subplots()
+    span = max(rows["at"]) - min(rows["at"])
+    for place, name in enumerate(names):
+        # a little aside of each other, so that intervals do not hide one another
+        aside = (place - (len(names) - 1) / 2) * 0.007
+        moved = pl.col("at") * 2 ** (aside * 4) if log else pl.col("at") + aside * span
+        mine = rows.filter(pl.col("series") == name).with_columns(moved)
+        axes.scatter(mine["at"], mine["value"], s=7, color=looks[name]["color"], alpha=0.35,
+                     linewidths=0, zorder=2, gid="trials")  # fmt: skip
+        curve = summary.filter(pl.col("series") == name).sort("at").with_columns(moved)
+        axes.errorbar(
+            curve["at"], curve["mean"], yerr=_reach(curve, "", blocks), elinewidth=0.9, capsize=1.5,
+            markeredgecolor="white", markeredgewidth=0.4, zorder=3, **looks[name],
+        )  # fmt: skip
+    places = sorted(summary["at"].unique().to_list())
+    for place, word in marks:
+        axes.axvline(place, color=style.GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        axes.annotate(word, (place, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
+                      textcoords="offset points", fontsize=style.TINY, color=style.FAINT,
+                      va="top")  # fmt: skip
+    axes.set(xlabel=xlabel, ylabel=f"{tables.plain(metric)} ({unit})")
+    if log and places[0] > 0:
+        axes.set_xscale("log", base=2)
+        kept = places
+    else:
+        axes.set_xlim(0, places[-1] * 1.05)
+        kept = [float(n) for n in _apart([round(place) for place in places], round(places[-1]))]
+    axes.set_xticks(kept, [f"{place:g}" for place in kept])
+    axes.xaxis.minorticks_off()
+    axes.set_ylim(0, None)
+    axes.yaxis.set_major_formatter(style.thousands())
+    axes.grid()
+    style.title(figure, title)
+    _beside(axes, [Line2D([], [], label=name, **looks[name]) for name in names])
+    style.note(figure, _few(blocks))
+    return figure
+
+
+def _series_looks(rows: pl.DataFrame, names: Sequence[str]) -> Dict[str, Dict[str, Any]]:
+    """The family's colour and marker for its first curve, what no family took for the others."""
+    taken: Dict[str, str] = {}  # colour: name
+    chosen: Dict[str, Tuple[str, str]] = {}
+    for name in names:
+        kind = style.family(rows.filter(pl.col("series") == name)["cell"][0])
+        if style.PALETTE[kind] not in taken:
+            chosen[name] = (style.PALETTE[kind], style.MARKERS[kind])
+            taken[style.PALETTE[kind]] = name
+    spare = [pair for pair in zip(style.CYCLE, style.CYCLE_MARKERS) if pair[0] not in taken]
+    looks = {}
+    for place, name in enumerate(n for n in names if n not in chosen):
+        chosen[name] = spare[place % len(spare)] if spare else (style.GREY, "x")
+    for name in names:
+        colour, marker = chosen[name]
+        looks[name] = {"color": colour, "marker": marker}
+    return looks
+
+
+@style.styled
+def seconds(samples: pl.DataFrame, metric: str, labels: Mapping[str, str]) -> style.Picture:
+    """Draw a per-second metric as one small panel per cell, all on the same axes.
+
+    ``samples`` are rows of ``samples.parquet``, ``labels`` the cells to draw in their order with
+    their titles. Every trial is a thin line, the median of the trials a strong one, the points
+    of a cell (instances) in colours of their own; steps, dips and trends that a mean hides show
+    here. Raises Fault where no row has the metric.
+    """
+    rows = samples.filter((pl.col("metric") == metric) & pl.col("value").is_not_null())
+    cells = [cell for cell in labels if cell in set(rows["cell"])]
+    if not cells:
+        raise Fault(f"no sample of {metric}", "the run's tool or collectors did not record it")
+    style.one_quantity(rows, ("unit",))
+    widest = max(style.text_width(labels[cell], style.SMALL) for cell in cells)
+    columns = min(len(cells), 4 if widest < 1.3 else 3)
+    lines = -(-len(cells) // columns)
+    figure = style.picture(0.75 + 1.25 * lines)
+    panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for cell, axes in zip(cells, panels):
+        mine = rows.filter(pl.col("cell") == cell).sort("t_s")
+        points = mine["point"].unique().sort().to_list()
+        for number, point in enumerate(points):
+            one = len(points) == 1
+            colour = style.PALETTE[style.family(cell)] if one else _cycled(number)
+            own = mine.filter(pl.col("point") == point)
+            for _, trial in own.group_by("trial", maintain_order=True):
+                axes.plot(trial["t_s"], trial["value"], color=colour, alpha=0.35, linewidth=0.6)
+            middle = (
+                own.with_columns(second=pl.col("t_s").round())
+                .group_by("second", maintain_order=True)
+                .agg(pl.col("value").median(), pl.len())
+                .filter(pl.col("len") * 2 >= pl.col("len").max())
+            )
+            axes.plot(middle["second"], middle["value"], color=colour, linewidth=1.4, gid="median")
+        axes.set_title(style.fitted(labels[cell], style.SMALL, 1.7), fontsize=style.SMALL)
+        axes.grid(axis="y")
+    for axes in panels[len(cells):]:
+        axes.set_axis_off()
+    for place, axes in enumerate(panels):
+        if len(cells) - columns <= place < len(cells):
+            axes.xaxis.set_tick_params(labelbottom=True)
+            axes.set_xlabel("time in the trial (s)", fontsize=style.SMALL)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        if place % columns == 0:
+            axes.set_ylabel(rows["unit"][0], fontsize=style.SMALL)
+        axes.yaxis.set_major_formatter(style.thousands())
+    panels[0].set_ylim(0, None)
+    style.title(figure, f"{style.words(metric)} over time")
+    style.note(figure, "thin: every trial; strong: the median of the trials at that second")
+    return figure
+
+
+def _cycled(number: int) -> str:
+    return style.CYCLE[number % len(style.CYCLE)]
 
 
 @style.styled
@@ -151,7 +297,7 @@ def over_time(samples: pl.DataFrame, metric: str) -> style.Picture:
         look = {**looks[str(cell)], "marker": None, "alpha": 0.65, "linewidth": 0.9}
         axes.plot(group["t_s"], group["value"], **look)
     unit = rows["unit"][0]
-    axes.set(xlabel="time in the trial (s)", ylabel=f"{style.words(metric).lower()} ({unit})")
+    axes.set(xlabel="time in the trial (s)", ylabel=f"{tables.plain(metric)} ({unit})")
     axes.set_ylim(0, None)
     axes.grid(axis="y")
     style.title(figure, f"{style.words(metric)} over time, every trial")

@@ -18,8 +18,11 @@ from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter
 
 from numalab.agent.errors import Fault
+
+from . import tables
 
 WIDTH = 16 / 2.54  # inches: the text width of the article's PDF
 TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
@@ -146,6 +149,15 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     return TextPath((0, 0), text, size=size, prop=font).get_extents().xmax / 72
 
 
+def fitted(text: str, size: float, room: float) -> str:
+    """Return a text cut to a width in inches at a size in points, with an ellipsis if it was."""
+    if text_width(text, size) <= room:
+        return text
+    while text and text_width(text + "…", size) > room:
+        text = text[:-1].rstrip(" ,")
+    return text + "…"
+
+
 def picture(height: float, width: float = WIDTH) -> Picture:
     """Return an empty figure of this size in inches whose layout makes room for its labels."""
     figure = Picture(figsize=(width, height), layout="constrained")
@@ -190,6 +202,11 @@ def emulated(figure: Picture, why: Optional[str] = None) -> Picture:
     return figure
 
 
+def thousands() -> FuncFormatter:
+    """Return a formatter for an axis of large numbers: 120,000, and 0.5 as it is."""
+    return FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}")
+
+
 def halo(text: Any) -> None:
     """Give a text a white outline, so that it stays legible over lines and bars."""
     text.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
@@ -209,7 +226,7 @@ def family(binding: str, role: str = "cell") -> str:
 
 def words(metric: str) -> str:
     """Return a metric's name as the beginning of a title: ``idle_latency`` is Idle latency."""
-    text = metric.replace("_", " ")
+    text = tables.plain(metric)
     return text[:1].upper() + text[1:]
 
 

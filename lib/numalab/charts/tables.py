@@ -11,6 +11,12 @@ from numalab.agent.errors import Fault
 
 MISSING = "–"
 Source = Union[str, Tuple[str, str, str]]
+_CAPITALS = frozenset({"cpu", "ipc"})
+
+
+def plain(metric: str) -> str:
+    """Return a metric's name for people: ``idle_latency`` is idle latency, ``ipc`` IPC."""
+    return " ".join(word.upper() if word in _CAPITALS else word for word in metric.split("_"))
 
 
 def number(value: Optional[float], digits: int = 3) -> str:
@@ -46,7 +52,7 @@ def interval(
     if half <= 0 or scale == 0:
         return f"{number(value, digits)} [{number(low, digits)}, {number(high, digits)}]"
     most = digits + 1 - math.floor(math.log10(scale))
-    least = 2 if scale < 10 else 0
+    least = 2 if abs(value) < 10 else 0  # also where an end is far away: 0.05 is not 0
     decimals = max(0, min(most, max(least, -math.floor(math.log10(half)))))
     return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 

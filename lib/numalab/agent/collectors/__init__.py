@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from .. import placement
 
@@ -111,6 +111,14 @@ def aside(cell_cpus: Optional[str]) -> Optional[List[int]]:
     return sorted(others) or None
 
 
+def _shares_cpus(cell: Dict[str, Any]) -> bool:
+    """Tell whether a tool's client was given CPUs that are the cell's too."""
+    from .. import cpulist
+
+    its = set(cpulist.parse((cell.get("options") or {}).get("client_cpus") or ""))
+    return bool(its) and (not cell.get("cpus") or bool(its & set(cpulist.parse(cell["cpus"]))))
+
+
 class Collection:
     """A running collection of one trial; ``start`` makes it, ``stop`` ends it."""
 
@@ -121,12 +129,11 @@ class Collection:
         self._root = options.get("root") or "/"
         self._reasons: Dict[str, str] = {}
         self._before: Dict[str, Any] = {}
-        self._perf: Optional[perf.Counting] = None
+        self._perf: Dict[str, perf.Counting] = {}  # by instance; "" of all
         self._sampler: Optional[_Sampler] = None
         if options.get("perf", True):
             made: Dict[str, Any] = {}
-            self._try(made, perf.SOURCE, self._start_perf)
-            self._perf = made.get(perf.SOURCE)
+            self._try(made, perf.SOURCE, lambda: self._start_perf(options.get("instances") or ()))
         else:
             self._reasons[perf.SOURCE] = "not asked for"
         for module in (cpu, *_COUNTERS):
@@ -137,14 +144,15 @@ class Collection:
             self._sampler = _Sampler(self._root, cell.get("cpus"), float(options["interval_s"]))
             self._sampler.start()
 
-    def _start_perf(self) -> perf.Counting:
-        from .. import placement
-
+    def _start_perf(self, instances: Sequence[str]) -> None:
         table = placement.processes(os.path.join(self._root, "proc"))
-        members = placement.tree(self._pids, table)
-        if not members:
-            raise Unavailable("the workload had ended when perf was to be attached")
-        return perf.Counting(members, self._root, aside(self._cell.get("cpus")))
+        roots = dict(zip(instances, placement.roots_of(self._pids))) or {"": self._pids}
+        for name, pids in roots.items():
+            members = placement.tree(pids, table)
+            if not members:
+                raise Unavailable("the workload had ended when perf was to be attached")
+            where = aside(self._cell.get("cpus"))
+            self._perf[name] = perf.Counting(members, self._root, where)
 
     def _try(self, into: Dict[str, Any], name: str, what: Any) -> None:
         try:
@@ -157,9 +165,9 @@ class Collection:
     def stop(self) -> Dict[str, Any]:
         """End the collection and return its record (JSON-able). Never raises; takes seconds at
         most, also when perf hangs."""
-        if self._perf:
+        for counting in self._perf.values():
             with contextlib.suppress(OSError):
-                self._perf.interrupt()  # first, so that it counts nothing of what follows
+                counting.interrupt()  # first, so that it counts nothing of what follows
         measured_s = time.monotonic() - self._started
         stopping = time.monotonic()
         samples, sampling_s = self._sampler.end() if self._sampler else ([], None)
@@ -178,16 +186,28 @@ class Collection:
                     lambda m=module, n=name: m.difference(self._before[n], after[n]),
                 )
         if cpu.SOURCE in after:
-            own = placement.tree(os.getpid(), after["cpu"]["processes"])  # wardens, perf
+            own = placement.tree(os.getpid(), after["cpu"]["processes"])  # wardens, perf, clients
             self._try(
                 record,
                 cpu.SOURCE,
                 lambda: cpu.difference(
-                    self._before["cpu"], after["cpu"], self._pids, self._cell.get("cpus"), own
+                    self._before["cpu"],
+                    after["cpu"],
+                    self._pids,
+                    self._cell.get("cpus"),
+                    own,
+                    _shares_cpus(self._cell),
                 ),
             )
-        if self._perf:
-            self._try(record, perf.SOURCE, self._perf.result)
+        found: Dict[str, Any] = {}
+        for name, counting in self._perf.items():
+            self._try(found, name, counting.result)
+            if name in self._reasons:
+                self._reasons[perf.SOURCE] = self._reasons.pop(name)
+        if "" in found:
+            record[perf.SOURCE] = found[""]
+        elif found:
+            record[perf.SOURCE] = {"instances": found}
         for name in (*(module.SOURCE for module in _COUNTERS), cpu.SOURCE, perf.SOURCE):
             record.setdefault(name, None)
         record["disturbance"] = record["cpu"].pop("disturbance") if record["cpu"] else None
@@ -196,7 +216,9 @@ class Collection:
             "start_s": round(self._start_s, 6),
             "stop_s": round(time.monotonic() - stopping, 6),
             "sampling_cpu_s": sampling_s,
-            "perf_cpu_s": self._perf.cpu_s if self._perf else None,
+            "perf_cpu_s": sum(counting.cpu_s or 0.0 for counting in self._perf.values())
+            if self._perf
+            else None,
         }
         record["reasons"] = self._reasons
         return record
@@ -208,6 +230,7 @@ def start(
     """Start collecting around a workload that waits to be told to measure (or runs already).
 
     ``cell`` is as in the plan, ``pids`` the root of the measured tree, or several. Options:
+    ``instances``, their names where each is to be counted by itself (``perf``),
     ``perf`` (default true), ``interval_s`` (seconds between samples, default none), ``root``
     (default "/"). Returns when everything counts; never raises.
     """

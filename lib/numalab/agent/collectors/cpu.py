@@ -62,12 +62,14 @@ def difference(
     pids: placement.Pids,
     cell_cpus: Optional[str],
     own: List[int],
+    beside: bool = False,
 ) -> Dict[str, Any]:
     """Return the record of two snapshots.
 
     ``pids`` are the roots of the measured tree; ``cell_cpus`` is the cell's CPU list, None for
     all. ``own`` are processes of the measuring itself (the agent, perf), counted neither as the
-    workload nor as disturbance by name.
+    workload nor as disturbance by name. With ``beside`` they run on the cell's CPUs by design (a
+    client that has none of its own): then the time they used is no disturbance either.
     When the workload had ended and its parent has waited for it, its time is what the parent
     gained in children's time; ``tree_s`` is None when the parent is gone too.
     """
@@ -80,12 +82,14 @@ def difference(
     }
     table = after["processes"]
     members = set(placement.tree(pids, table))
+    known = set(own)
     used: Dict[int, float] = {}
     for pid, stat in table.items():
         earlier = before["processes"].get(pid)
         same = earlier is not None and earlier.started == stat.started
         ticks = stat.ticks - (earlier.ticks if same and earlier else 0)
-        if pid in members:  # children that ended meanwhile left their time with their parent
+        if pid in members or pid in known:
+            # Children that ended meanwhile left their time with their parent.
             ticks += stat.children_ticks - (earlier.children_ticks if same and earlier else 0)
         used[pid] = ticks * tick
     wanted = set(cpulist.parse(cell_cpus)) if cell_cpus else set(cpus)
@@ -97,7 +101,8 @@ def difference(
     if not members.issuperset(roots):  # what the others used would look like a disturbance
         gone = len(roots) == 1 and roots[0] not in table
         tree_s = _waited_for(before["processes"], table, roots[0], tick) if gone else None
-    other_s = None if tree_s is None else max(0.0, busy - tree_s)
+    own_s = sum(used[pid] for pid in known - members if pid in used) if beside else 0.0
+    other_s = None if tree_s is None else max(0.0, busy - tree_s - own_s)
     capacity = elapsed * len(of_cell)
     least = max(2 * tick, _WORTH_NAMING * capacity)
     others = sorted(

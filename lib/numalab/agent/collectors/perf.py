@@ -384,8 +384,15 @@ def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
     """Return the counts, and what the groups' formulas make of them.
 
     A multiplexed count (perf scaled it up from a part of the time) has a value and a reason that
-    says how long it was counted; so has one without the kernel's share.
+    says how long it was counted; so has one without the kernel's share. What was counted for each
+    of several instances has their names as points.
     """
+    if "instances" in record:
+        return [
+            {**one, "point": name, "x": float(number)}
+            for number, (name, part) in enumerate(record["instances"].items())
+            for one in metrics(part)
+        ]
     rows = []
     values: Dict[str, Optional[float]] = {}
     for event in record["events"]:

@@ -42,7 +42,9 @@ PARSERS: Dict[str, Parser] = {
     "innodb-status": Parser("mysql", "parse_innodb_status", "SHOW ENGINE INNODB STATUS"),
 }
 _ALIASES = {"perf": "perf_stat", "mysql-errorlog": "mysql-errlog"}
-MEASURING = ("allocation", "command", "host", "mlc", "probe", "stream", "sysbench")
+MEASURING = (
+    "allocation", "command", "host", "mlc", "mysql_server", "probe", "stream", "sysbench",
+)  # fmt: skip
 
 
 def parser(name: str) -> Parse:

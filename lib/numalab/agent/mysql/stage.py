@@ -1,0 +1,440 @@
+"""The process of one trial: it starts the server, warms it, and runs the client on its own CPUs.
+
+It speaks the handshake of ``agent/trial.py``. Only the server carries the cell's binding; the
+``ready`` line names its process, which is what the trial proves and counts. Where a cell has
+several instances, each has a server and a client of its own, and all clients start together.
+Every line printed is a JSON object with ``event``:
+
+- ``server``, one for each instance: title, build, configuration as it was written, what the server
+  itself says of it, and how its data directory came to be
+- ``ready``: ``pids``, ``warmup_s`` (buffer pool and client), and what the start took
+- ``run``, one for each instance: sysbench's output as it came, and what the server used meanwhile
+- ``result``: all runs are done; ``end``: the servers have shut down
+- ``fault``: why there is no result
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence, TextIO
+
+from .. import cpulist, placement
+from ..errors import Fault
+from . import data, wire
+from . import server as servers
+
+CLIENT_GRACE_S = 60.0  # beyond its time, for a client to start and to end
+ASK_LIMIT_S = 20.0  # for a server to tell its counters
+_RANGE = 5000  # rows that one question of the warm-up reads
+_MOST_READERS = 64
+_STATUS = (
+    "Innodb_buffer_pool_reads", "Innodb_buffer_pool_read_requests", "Innodb_data_reads",
+    "Innodb_data_fsyncs", "Innodb_row_lock_waits", "Questions", "Com_select", "Threads_created",
+    "Created_tmp_disk_tables",
+)  # fmt: skip
+_VARIABLES = (
+    "version", "version_comment", "version_compile_machine", "version_malloc_library",
+    "version_ssl_library", "thread_handling", "thread_cache_size", "max_connections",
+    "table_open_cache", "open_files_limit", "performance_schema", "log_bin", "skip_networking",
+    "character_set_server", "collation_server", "transaction_isolation", "tx_isolation",
+)  # fmt: skip
+
+
+class Lost(Fault):
+    """Whoever started this process is gone."""
+
+
+def main(arguments: Sequence[str], heard: TextIO = sys.stdin) -> int:
+    """Perform one trial; see the module. The exit status is 0 when everything went well.
+
+    Words: ``--server``, ``--sysbench`` (paths), ``--seats`` (JSON: of each instance ``name`` and
+    ``numactl``, the prefix of its server), ``--options`` (JSON: as the driver resolved them).
+    """
+    asked = dict(zip((word[2:] for word in arguments[::2]), arguments[1::2]))
+    try:
+        stage = Stage(
+            servers.find(os.path.expanduser(asked["server"])),
+            os.path.expanduser(asked["sysbench"]),
+            json.loads(asked["seats"]),
+            json.loads(asked["options"]),
+        )
+        try:
+            stage.perform(heard)
+        finally:
+            stage.kill()
+    except Lost:
+        return 4
+    except Fault as fault:
+        say({"event": "fault", "what": fault.what, "hint": fault.hint})
+        return 3
+    except (OSError, wire.Refused) as error:
+        say({"event": "fault", "what": f"the trial's own process failed: {error}", "hint": None})
+        return 3
+    return 0
+
+
+def say(event: Dict[str, Any]) -> None:
+    """Print one event."""
+    print(json.dumps(event, ensure_ascii=False), flush=True)
+
+
+class Client:
+    """One run of sysbench against one server."""
+
+    def __init__(self, sysbench: str, seat: Seat, cpus: List[int], options: Dict[str, Any],
+                 seconds: float, what: str) -> None:  # fmt: skip
+        self.seat = seat
+        self.what = what
+        self.seconds = seconds
+        self.threads = options["clients"]
+        self.output = Path(seat.running.datadir, "client.out")
+        self.late = False
+        self.cpu_s = 0.0
+        self.elapsed_s = 0.0
+        self.status: Optional[int] = None
+        self.began = time.monotonic()
+        with open(self.output, "wb") as file:
+            try:
+                self.process = subprocess.Popen(
+                    command_line(sysbench, options, seconds), stdin=subprocess.DEVNULL,
+                    stdout=file, stderr=file, cwd=seat.running.datadir,
+                    preexec_fn=servers.die_with_parent(cpus),
+                )  # fmt: skip
+            except subprocess.SubprocessError:
+                where = cpulist.format(cpus)
+                raise Fault(
+                    f"sysbench cannot run on CPUs {where}: they are offline or outside this "
+                    "process's cpuset"
+                ) from None
+            except OSError as error:
+                raise Fault(f"{sysbench} cannot be started: {error.strerror}") from None
+
+    def has_ended(self) -> bool:
+        """Look once; a client that is far too late is killed."""
+        if self.status is not None:
+            return True
+        pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
+        if pid:
+            self.elapsed_s = time.monotonic() - self.began
+            self.status = self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu_s = used.ru_utime + used.ru_stime
+            return True
+        if time.monotonic() > self.began + self.seconds + CLIENT_GRACE_S and not self.late:
+            self.late = True
+            self.process.kill()
+        return False
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        if self.status is None:
+            self.process.kill()
+            self.process.wait()
+
+    def run(self) -> Dict[str, Any]:
+        """Return what it printed, how it ended, and its CPU time (s)."""
+        return {
+            "clients": self.threads,
+            "elapsed_s": round(self.elapsed_s, 4),
+            "text": self.output.read_text(errors="replace"),
+            "exit_status": self.status,
+            "client_cpu_s": round(self.cpu_s, 4),
+        }
+
+    def check(self) -> None:
+        """Raise Fault with the reason when it did not end well, or its server did not survive."""
+        server = self.seat.running
+        if self.status == 0:
+            server.check_alive(f"in the {self.what}")
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(0.3)  # a server that is dying has not ended yet
+        server.check_alive(f"in the {self.what}")
+        if self.late:
+            raise Fault(
+                f"sysbench did not end within {CLIENT_GRACE_S:.0f} s after the {self.seconds:g} s "
+                f"of the {self.what} and was killed{self.seat.of}"
+            )
+        lines = self.output.read_text(errors="replace").splitlines()
+        said = [line for line in lines if line.startswith(("FATAL", "ALERT"))] or lines[-1:]
+        words = f": {said[0][:300]}" if said else ""
+        raise Fault(
+            f"sysbench failed in the {self.what}{self.seat.of} (exit status {self.status}){words}"
+        )
+
+
+class Seat:
+    """One instance: its server with its working copy."""
+
+    def __init__(
+        self, number: int, seat: Dict[str, Any], stage: Stage, settings: Dict[str, str]
+    ) -> None:
+        self.number = number
+        self.name = str(seat["name"])
+        self.of = f" of {self.name}" if self.name else ""
+        self.server, self.options = stage.server, stage.options
+        self.copy = data.take(stage.place, number)
+        self.config = servers.config_text(self.server, settings)
+        Path(self.copy.datadir, servers.CONFIG).write_text(self.config, encoding="utf-8")
+        self.running = servers.Running(
+            self.server, self.copy.datadir, seat["numactl"], keep_open=(self.copy.lock,),
+            name=f"the server{self.of}",
+        )  # fmt: skip
+        os.close(self.copy.lock)  # the server's own descriptor holds the lock as long as it lives
+
+    def wait_until_it_answers(self) -> None:
+        """Return when it answers; say what it is in any case."""
+        event: Dict[str, Any] = {
+            "event": "server",
+            "instance": self.name,
+            "title": self.server.title,
+            "build": self.server.build,
+            "config": self.config,
+            "data": self.copy.how,
+            "data_bytes": self.copy.bytes,
+            "data_s": round(self.copy.seconds, 3),
+            "client_cpus": self.options["client_cpus"],
+        }
+        try:
+            self.running.wait_until_it_answers()
+            with self.running.connect() as session:
+                told = session.pairs("SHOW GLOBAL VARIABLES")
+            event["variables"] = {
+                name: value
+                for name, value in sorted(told.items())
+                if (name.startswith("innodb_") or name in _VARIABLES) and "/" not in value
+            }
+        finally:
+            say(event)
+
+    def status(self) -> Dict[str, int]:
+        """Return the server's own counters; Fault when it does not tell them."""
+        try:
+            with self.running.connect(timeout_s=ASK_LIMIT_S) as session:
+                told = session.pairs("SHOW GLOBAL STATUS")
+        except (OSError, wire.Refused) as error:
+            self.running.check_alive("while it was asked for its counters")
+            raise Fault(
+                f"{self.running.name} does not answer when it is asked for its counters: {error}"
+            ) from None
+        return {name: int(told[name]) for name in _STATUS if told.get(name, "").isdigit()}
+
+    def fill_the_buffer_pool(self) -> None:
+        """Read every row and every index entry, by as many sessions as the client will have.
+
+        Where memory is placed by first touch, the pages are then spread over the server's CPUs as
+        its sessions are, not all on the node of one thread.
+        """
+        tables, rows = self.options["tables"], self.options["rows"]
+        work: queue.SimpleQueue = queue.SimpleQueue()
+        for first in range(1, rows + 1, _RANGE):
+            for table in range(1, tables + 1):
+                work.put(
+                    f"SELECT SUM(LENGTH(pad)) FROM sbtest{table} "
+                    f"WHERE id BETWEEN {first} AND {first + _RANGE - 1}"
+                )
+        for table in range(1, tables + 1):
+            work.put(f"SELECT COUNT(k) FROM sbtest{table} FORCE INDEX (k_{table})")
+        readers = min(self.options["clients"], _MOST_READERS, work.qsize())
+
+        def read() -> None:
+            with self.running.connect() as session:
+                session.query(f"USE {data.DATABASE}")
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        session.query(work.get_nowait())
+
+        try:
+            _at_once([read] * readers)
+        except (Fault, OSError, wire.Refused) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.running.process.wait(0.3)
+            self.running.check_alive("while its buffer pool was filled")
+            raise Fault(f"the buffer pool{self.of} could not be filled: {error}") from None
+
+
+class Stage:
+    """The servers of one trial and their clients."""
+
+    def __init__(
+        self,
+        server: servers.Server,
+        sysbench: str,
+        seats: List[Dict[str, Any]],
+        options: Dict[str, Any],
+    ) -> None:
+        self.server = server
+        self.sysbench = sysbench
+        self.asked = seats
+        self.options = options
+        self.place = data.place(server, options)
+        self.client_cpus = cpulist.parse(options["client_cpus"])
+        self.seats: List[Seat] = []
+        self.clients: List[Client] = []
+
+    def perform(self, heard: TextIO) -> None:
+        """The whole trial, from the working copies to the servers' end."""
+        began = time.monotonic()
+        settings = servers.settings(self.server, self.options, self.options["server_options"])
+        for number, seat in enumerate(self.asked):
+            self.seats.append(Seat(number, seat, self, settings))
+        # Only now: a server that is started inherits the CPUs, and numactl goes by what it may use.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, self.client_cpus)
+        for one in self.seats:
+            one.wait_until_it_answers()
+        answered = time.monotonic()
+        _at_once([seat.fill_the_buffer_pool for seat in self.seats])
+        filled = time.monotonic()
+        if self.options["warmup_s"]:
+            for client in self._run_clients(self.options["warmup_s"], "warm-up"):
+                if client.status != 0:
+                    say({"event": "warmup", "instance": client.seat.name, **client.run()})
+                client.check()
+        say(
+            {
+                "event": "ready",
+                "pids": [seat.running.pid for seat in self.seats],
+                "start_s": round(answered - began, 3),
+                "fill_s": round(filled - answered, 3),
+                "warmup_s": round(time.monotonic() - answered, 3),
+            }
+        )
+        self._wait_for("go", heard)
+        self._measure()
+        say({"event": "result"})
+        self._wait_for("quit", heard)
+        self._end()
+
+    def _measure(self) -> None:
+        before = [(seat.status(), usage(seat.running.pid)) for seat in self.seats]
+        clients = self._run_clients(self.options["time_s"], "measurement")
+        after = [usage(seat.running.pid) for seat in self.seats]
+        for seat, client, (status, used), now in zip(self.seats, clients, before, after):
+            event = {"event": "run", "instance": seat.name, **client.run()}
+            if used and now:
+                event["server"] = {name: round(now[name] - used[name], 4) for name in used}
+            if client.status == 0:
+                later = seat.status()
+                event["status"] = {name: later[name] - value for name, value in status.items()}
+            say(event)
+        for client in clients:
+            client.check()
+
+    def _run_clients(self, seconds: float, what: str) -> List[Client]:
+        """Run one client for each server, all at the same time, to their end."""
+        self.clients = []
+        for seat in self.seats:
+            self.clients.append(
+                Client(self.sysbench, seat, self.client_cpus, self.options, seconds, what)
+            )
+        due = time.monotonic() + seconds
+        while [client for client in self.clients if not client.has_ended()]:
+            time.sleep(0.1 if time.monotonic() + 0.2 < due else 0.005)  # it is no load beside them
+        return self.clients
+
+    def _end(self) -> None:
+        began = time.monotonic()
+        _at_once([seat.running.stop for seat in self.seats])
+        if not self.options["writes"]:
+            for seat in self.seats:
+                data.is_clean(self.place, seat.number)
+        say({"event": "end", "stop_s": round(time.monotonic() - began, 3)})
+
+    def kill(self) -> None:
+        """End clients and servers at once, those that have not ended."""
+        for client in self.clients:
+            client.kill()
+        for seat in self.seats:
+            seat.running.kill()
+
+    def _wait_for(self, word: str, heard: TextIO) -> None:
+        line = heard.readline()
+        if not line:
+            raise Lost(f"nobody said {word!r}")
+        if line.strip() != word:
+            raise Fault(f"{line.strip()!r} was said where {word!r} was expected")
+
+
+def _at_once(what: Sequence[Callable[[], None]]) -> None:
+    """Do several things at the same time, to their end; the first exception of them is raised."""
+    errors: List[BaseException] = []
+
+    def guarded(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in what]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def command_line(sysbench: str, options: Dict[str, Any], seconds: float) -> List[str]:
+    """Return sysbench's command line, to be started in the server's data directory.
+
+    ``--validate`` is left out (it does nothing for OLTP), the seed is given (0 would mean the
+    clock), and keys are drawn uniformly (the default has a few hot rows that measure locks).
+    """
+    words = [
+        sysbench, options["workload"], f"--mysql-socket={servers.SOCKET}", "--mysql-user=root",
+        f"--mysql-db={data.DATABASE}", f"--tables={options['tables']}",
+        f"--table-size={options['rows']}", f"--threads={options['clients']}",
+        f"--time={seconds:g}", "--events=0", "--rand-type=uniform",
+        f"--rand-seed={options['seed']}", "--report-interval=1", "--histogram=on",
+        "--percentile=95",
+    ]  # fmt: skip
+    if options["rate"]:
+        words.append(f"--rate={options['rate']}")
+    return [*words, "run"]
+
+
+def usage(pid: int) -> Dict[str, float]:
+    """Return what a process has used so far: CPU time (s), faults, its threads' switches.
+
+    CPU time and faults (proc_pid_stat(5)) include threads that have ended; context switches are
+    those of the living (proc_pid_status(5)): the server keeps its sessions' threads. Empty when
+    the process has ended.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return {}
+    fields = text.rpartition(")")[2].split()
+    stat = placement.parse_stat(text)
+    switches = 0
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError, ValueError):
+            status = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace")
+            for line in status.splitlines():
+                if "voluntary_ctxt_switches" in line:
+                    switches += int(line.rpartition(":")[2])
+    cpu_s = stat.ticks / os.sysconf("SC_CLK_TCK")
+    with contextlib.suppress(OSError):
+        # The process's own clock, in nanoseconds (clock_getcpuclockid(3); CPUCLOCK_SCHED of the
+        # kernel's include/linux/posix-timers.h).
+        cpu_s = time.clock_gettime((~pid << 3) | 2)
+    return {
+        "cpu_s": cpu_s,
+        "minor_faults": float(fields[7]),
+        "major_faults": float(fields[9]),
+        "switches": float(switches),
+    }
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(main(sys.argv[1:]))

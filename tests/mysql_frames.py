@@ -1,0 +1,132 @@
+"""A made-up MySQL run on a two-node host, in the store's schema: its truth is in the arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Sequence
+
+import polars as pl
+
+import frames
+from frames import Cell
+from numalab import runs
+
+MEASURE = {
+    "queries_per_second": {"unit": "1/s", "better": "higher"},
+    "latency_p99": {"unit": "ms", "better": "lower"},
+    "cpu_per_query": {"unit": "µs", "better": "lower"},
+}
+TOPOLOGY = {
+    "schema": 1,
+    "root": "/",
+    "model": "Intel Xeon E5-2682 v4",
+    "packages": 2,
+    "cores": 32,
+    "threads": 64,
+    "cpus": [
+        {
+            "cpu": n, "online": True, "allowed": True, "node": n // 16 % 2, "package": n // 16 % 2,
+            "core": n % 32, "siblings": f"{n % 32},{n % 32 + 32}", "thread": n // 32,
+        }
+        for n in range(64)
+    ],
+    "nodes": [
+        {"node": n, "cpus": cpus, "memory_bytes": 192 << 30, "free_bytes": 180 << 30,
+         "page_cache_bytes": 0, "distances": {"0": 10 + 11 * n, "1": 21 - 11 * n},
+         "hugepages": [], "allowed_memory": True}
+        for n, cpus in enumerate(("0-15,32-47", "16-31,48-63"))
+    ],
+    "caches": [],
+    "available_bytes": None,
+    "allowed": {"cpus": "0-63", "nodes": "0-1"},
+}  # fmt: skip
+NODE_CPUS = ("0-15,32-47", "16-31,48-63")
+
+
+def published_cells(scale: float = 1.0, rest: str = "") -> list[Cell]:
+    """The cells of the published study, with its figures as their truth (times ``scale``)."""
+    suffix = f"/{rest}" if rest else ""
+    bind = {"policy": "bind", "nodes": "0"}
+    default = {"policy": "default", "nodes": None}
+    both = {"policy": "interleave", "nodes": "0-1"}
+
+    def cell(name: str, value: float, cpus: Optional[str], nodes: str, memory: Dict, **more: Any):
+        base = None if name == "unbound" else f"unbound{suffix}"
+        return Cell(f"{name}{suffix}", value * scale, base, cpus=cpus, cpu_nodes=nodes,
+                    memory=memory, threads=150, **more)  # fmt: skip
+
+    return [
+        cell("unbound", 80e3, None, "0-1", default, role="baseline"),
+        Cell(f"unbound{suffix}/control", 80e3 * scale, f"unbound{suffix}", role="control",
+             cpus=None, cpu_nodes="0-1", memory=default, threads=150),
+        cell("local:0", 270e3, NODE_CPUS[0], "0", bind),
+        cell("remote:0-1", 190e3, NODE_CPUS[0], "0", {"policy": "bind", "nodes": "1"}),
+        cell("interleave:0", 225e3, NODE_CPUS[0], "0", both),
+        cell("cpus-only:0", 268e3, NODE_CPUS[0], "0", default),
+        cell("cores:32-spread", 120e3, "0-31", "0-1", default),
+        cell("one-thread-per-core:0", 170e3, "0-15", "0", bind),
+        cell("smt-siblings:0", 170e3, "32-47", "0", bind),
+    ]  # fmt: skip
+
+
+def run(
+    cells: Sequence[Cell],
+    folder: Path = Path("20261121T162000Z-mysql-binding"),
+    *,
+    others: Optional[Mapping[str, Mapping[str, float]]] = None,
+    emulated: bool = False,
+    tool: Optional[Dict[str, Any]] = None,
+    measure: Optional[Dict[str, Any]] = None,
+    options: Optional[Dict[str, Any]] = None,
+    experiment: str = "mysql-binding",
+    **measured: Any,
+) -> runs.Run:
+    """Return a run of these cells: queries per second as given, other metrics derived.
+
+    ``others`` maps a metric to a cell's id to its value; by default latency and CPU per query
+    follow from the throughput. ``measured`` goes to ``frames.measurements``.
+    """
+    parts = [
+        frames.measurements(cells, metric="queries_per_second", unit="1/s",
+                            experiment=experiment, tool="mysql_server", **measured)
+    ]  # fmt: skip
+    for name, unit, source, of in (
+        ("latency_p99", "ms", "tool", lambda c: 1e3 * c.threads / c.value * 2.1),
+        ("cpu_per_query", "µs", "tool", lambda c: 32e6 / c.value),
+        ("ipc", "1", "perf", lambda c: 0.16 + 1e-6 * c.value),
+    ):
+        given = (others or {}).get(name, {})
+        other = [
+            Cell(**{**vars(c), "value": given.get(c.id, of(c))}) for c in cells
+        ]
+        parts.append(
+            frames.measurements(other, metric=name, unit=unit, experiment=experiment,
+                                **{"tool": "mysql_server", **measured, "source": source,
+                                   "seed": measured.get("seed", 0) + 1})
+        )  # fmt: skip
+    plan = frames.plan(cells)
+    plan["request"] |= {"measure": measure or MEASURE, "experiment": experiment}
+    plan["tool"] = tool or {
+        "name": "mysql_server", "version": "MySQL 8.4.3; sysbench 1.0.20",
+        "path": "/usr/sbin/mysqld",
+    }  # fmt: skip
+    for entry, cell in zip(plan["cells"], cells, strict=True):
+        entry["options"] = {"innodb_numa_interleave": "OFF", **(options or {})}
+        entry["numactl"] = _numactl(cell)
+        entry["sweep"] = None
+        entry["notes"] = []
+    manifest = {
+        "run": folder.name, "host": "a", "experiment": experiment, "profile": "quick", "seed": 1,
+        "plan": plan,
+    }  # fmt: skip
+    made = runs.Run(folder, manifest, frames.host_record(TOPOLOGY, emulated=emulated))
+    made.__dict__["measurements"] = pl.concat(parts)
+    return made
+
+
+def _numactl(cell: Cell) -> list[str]:
+    words = [f"--physcpubind={cell.cpus}"] if cell.cpus else []
+    flag = {"bind": "membind", "interleave": "interleave", "preferred": "preferred"}
+    policy = cell.memory["policy"]
+    words += [f"--{flag[policy]}={cell.memory['nodes']}"] if policy in flag else []
+    return ["numactl", *words] if words else []

@@ -1,0 +1,535 @@
+"""Private servers, their data sets and the trials on them: with a real server, faults included."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from numalab.agent import cpulist, run, tools, topology
+from numalab.agent import plan as planning
+from numalab.agent.errors import Fault
+from numalab.agent.mysql import data, server, stage, wire
+
+# Whichever server there is, or the one whose program NUMALAB_TEST_SERVER names.
+NAMED = {"server": os.environ.get("NUMALAB_TEST_SERVER")}
+try:
+    FOUND = tools.driver("mysql_server").find(NAMED)
+    WHY = ""
+except Fault as fault:
+    FOUND, WHY = {}, str(fault)
+needs_server = pytest.mark.skipif(not FOUND, reason=WHY or "there is a server")
+SIZE = {"tables": 2, "rows": 500}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache with one small data set, deep enough that a socket's full path would not fit."""
+    folder = tmp_path_factory.mktemp("cache") / ("deep-" * 20) / "x"
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    data.make(FOUND, resolved(), lambda event: None)
+    yield folder
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+def resolved(**options):
+    driver = tools.driver("mysql_server")
+    given = {**NAMED, **SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}
+    return driver.prepare(given, topology.read(), "0", "0")["options"]
+
+
+def request(**options):
+    return {
+        "schema": 1, "experiment": "mysql", "profile": "smoke", "host": "here",
+        "tool": {"name": "mysql", "prefer": ["mysql_server"],
+                 "options": {**NAMED, **SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}},
+        "bindings": ["cpus-only"], "baseline": "cpus-only", "control": False, "blocks": 1,
+        "seed": 1, "headline": "queries_per_second", "collectors": {"perf": False},
+    }  # fmt: skip
+
+
+def measure(folder: Path, **options):
+    """Run one block of one cell; return the run's directory and its journal."""
+    plan = planning.make(request(**options), topology.read())
+    run.run(plan, folder, emit=lambda event: None, lock=f"numalab-test-{os.getpid()}",
+            record=folder.parent / "settings.json")  # fmt: skip
+    return [json.loads(line) for line in (folder / "journal.ndjson").read_text().splitlines()]
+
+
+def perform(options=None, seats=None, sysbench=None, at=None, **changes):
+    """Perform one trial in this process; ``at`` maps an event to what is done when it is said."""
+    events, told = [], Talk()
+    options = {**(options or resolved()), **changes}
+
+    def say(event):
+        events.append(event)
+        (at or {}).get(event["event"], lambda event: None)(event)
+        told.hear(event["event"])
+
+    mine = stage.say
+    stage.say = say
+    try:
+        status = stage.main(
+            ["--server", FOUND["path"], "--sysbench", sysbench or FOUND["sysbench"],
+             "--seats", json.dumps(seats or [{"name": "", "numactl": []}]),
+             "--options", json.dumps(options)], told)  # fmt: skip
+    finally:
+        stage.say = mine
+    return status, events
+
+
+class Talk(io.StringIO):
+    """What the engine says: go after ready, quit after the result."""
+
+    def __init__(self):
+        super().__init__()
+        self.next = ""
+
+    def hear(self, event):
+        self.next = {"ready": "go\n", "result": "quit\n"}.get(event, self.next)
+
+    def readline(self, *_):
+        return self.next
+
+
+def fault_of(events):
+    return next(event["what"] for event in events if event["event"] == "fault")
+
+
+def servers_alive(folder) -> list:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_bytes()
+                state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if f"--datadir={folder}".encode() in words and state not in "ZX":
+                found.append(int(name))
+    return found
+
+
+# --- the server -------------------------------------------------------------------------------
+
+
+def fake_server(path: Path, version: str, names="innodb_buffer_pool_size"):
+    table = "\n".join(f"{name.replace('_', '-')}  1" for name in names.split())
+    path.write_text(
+        "#!/bin/sh\ncase \"$*\" in *--help*) cat <<'E'\nVariables (--variable-name=value)\n"
+        f"-------------------------------- ---------\n{table}\nE\n;;\n"
+        f"*) echo '{path}  Ver {version}';; esac\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "vendor", "version"),
+    [
+        ("8.4.3 for Linux on x86_64 (MySQL Community Server - GPL)", "MySQL", "8.4.3"),
+        ("9.7.4-2 for Linux on x86_64 ((Debian))", "MySQL", "9.7.4"),
+        ("11.4.5-MariaDB-1 for debian-linux-gnu on x86_64 (Debian n/a)", "MariaDB", "11.4.5"),
+        ("8.0.36-28 for Linux on x86_64 (Percona Server (GPL), Release 28)", "Percona Server",
+         "8.0.36"),
+    ],
+)  # fmt: skip
+def test_a_server_is_named_with_vendor_version_and_build(tmp_path, said, vendor, version):
+    found = server.find(fake_server(tmp_path / "mysqld", said))
+    assert (found.vendor, found.version) == (vendor, version)
+    assert found.build == said and found.known == {"innodb_buffer_pool_size": "1"}
+
+
+def test_the_vendor_that_is_asked_for_is_found_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_FOLDERS", ())
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(Fault, match="no MySQL or MariaDB server"):
+        server.find()
+    fake_server(tmp_path / "mysqld", "9.1.0 for Linux on x86_64 (MySQL Community Server - GPL)")
+    assert server.find().vendor == "MySQL"
+    with pytest.raises(Fault, match=r"no mariadb server here, only MySQL 9\.1\.0"):
+        server.find("mariadb")
+    fake_server(tmp_path / "mariadbd", "11.4.5-MariaDB for Linux on x86_64 (x)")
+    assert server.find().vendor == "MySQL"
+    assert server.find(prefer=["mariadb", "mysql"]).vendor == "MariaDB"
+    with pytest.raises(Fault, match="neither a path nor a vendor"):
+        server.find("postgres")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("5.5.62 for Linux on x86_64 (x)", r"is MySQL 5\.5\.62"),
+        ("10.1.48-MariaDB for Linux on x86_64 (x)", r"is MariaDB 10\.1\.48"),
+        ("hello", "does not say that it is"),
+    ],
+)
+def test_a_server_too_old_or_none_is_refused(tmp_path, said, words):
+    with pytest.raises(Fault, match=words):
+        server.find(fake_server(tmp_path / "mysqld", said))
+    with pytest.raises(Fault, match="does not run"):
+        server.find(str(tmp_path / "nothing"))
+
+
+def test_the_configuration_has_what_the_server_knows_and_no_path():
+    names = (
+        "innodb_buffer_pool_size", "innodb_numa_interleave", "innodb_redo_log_capacity", "log_bin",
+        "skip_networking", "performance_schema", "innodb_doublewrite", "mysqlx", "secure_file_priv",
+    )  # fmt: skip
+    known = dict.fromkeys(names, "")
+    mysql = server.Server("/x/mysqld", "MySQL", "9.1.0", "9.1.0 for Linux", known)
+    options = {"writes": False, "clients": 100, "pool_bytes": 256 << 20, "tables": 4,
+               "innodb_numa_interleave": "OFF"}  # fmt: skip
+    chosen = server.settings(mysql, options, {"innodb-doublewrite": True})
+    assert set(chosen) == {name.replace("log_bin", "skip_log_bin") for name in known}
+    assert chosen["innodb_numa_interleave"] == "OFF" and chosen["innodb_doublewrite"] == "ON"
+    text = server.config_text(mysql, chosen)
+    assert "/x" not in text and "\nskip_log_bin\n" in text
+    assert "innodb_redo_log_capacity = 1073741824" in server.config_text(
+        mysql, server.settings(mysql, {**options, "writes": True})
+    )
+    with pytest.raises(Fault, match="knows no setting 'innodb_io_capacity'"):
+        server.settings(mysql, options, {"innodb_io_capacity": 1})
+    with pytest.raises(Fault, match="numalab's to set"):
+        server.settings(mysql, options, {"innodb_numa_interleave": "ON"})
+
+
+def test_last_words_are_the_errors_without_their_time(tmp_path):
+    log = tmp_path / "log"
+    log.write_text(
+        "2026-11-21 15:19:00 0 [Note] Starting\n"
+        "2026-11-21T15:19:04.123456Z 0 [ERROR] [MY-010119] [Server] Aborting\n"
+        "2026-11-21T15:19:04.123456Z 1 [ERROR] [MY-012574] [InnoDB] Unable to lock ./ibdata1\n"
+    )
+    assert server.last_words(log) == ": [ERROR] [MY-012574] [InnoDB] Unable to lock ./ibdata1"
+    log.write_text("libnuma: Warning: cpu argument 9 is out of range\n\nusage: numactl\n -i x\n")
+    assert server.last_words(log) == ": libnuma: Warning: cpu argument 9 is out of range"
+    assert server.last_words(tmp_path / "none") == ""
+    log.write_text("[ERROR] Error: 28 \"No space left on device\"\n")
+    assert "disk is full" in server.out_of_space(log)
+
+
+# --- the data set -----------------------------------------------------------------------------
+
+
+@needs_server
+def test_the_data_set_is_whole_and_its_copies_follow_it(cache):
+    options = resolved()
+    place = data.place(server.find(FOUND["path"]), options)
+    record = data.known(place)
+    assert (record["tables"], record["rows"]) == (2, 500) and record["server"] == FOUND["server"]
+    first = data.take(place, 5)
+    assert first.how in ("copied", "cloned") and first.bytes == record["bytes"]
+    with pytest.raises(Fault, match="in use by another server"):
+        data.take(place, 5)
+    os.close(first.lock)
+    data.is_clean(place, 5)
+    again = data.take(place, 5)
+    assert again.how == "reused" and Path(again.datadir).is_dir()
+    os.close(again.lock)
+    dirty = data.take(place, 5)  # nobody said that it is clean
+    assert dirty.how in ("copied", "cloned")
+    os.close(dirty.lock)
+    for name, size in record["files"].items():
+        copied, original = Path(dirty.datadir, name), place / "pristine" / name
+        assert copied.stat().st_size == size and copied.read_bytes() == original.read_bytes()
+    shutil.rmtree(dirty.datadir)
+
+
+@needs_server
+def test_a_data_set_that_lost_a_file_is_none(cache, tmp_path):
+    place = data.place(server.find(FOUND["path"]), resolved())
+    copy = tmp_path / "set"
+    shutil.copytree(place / "pristine", copy / "pristine")
+    shutil.copy(place / "data.json", copy)
+    assert data.known(copy)
+    (copy / "pristine" / "ibdata1").unlink()
+    assert data.known(copy) is None
+    with pytest.raises(Fault, match="no whole data set"):
+        data.take(copy)
+
+
+@needs_server
+def test_a_preparation_that_is_killed_leaves_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options = {**resolved(), "rows": 200_000}
+    command = [sys.executable, "-m", "numalab.agent.mysql.data",
+               json.dumps({"found": FOUND, "options": options})]  # fmt: skip
+    maker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, **data.environment()})  # fmt: skip
+    folder = data.place(server.find(FOUND["path"]), options)
+    making = folder.parent / f".making-{folder.name}"
+    while "loading" not in maker.stdout.readline():
+        assert maker.poll() is None
+    assert servers_alive(making / "pristine")
+    maker.kill()
+    maker.wait()
+    maker.stdout.close()
+    deadline = time.monotonic() + 10
+    while servers_alive(making / "pristine") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not servers_alive(making / "pristine")
+    assert making.is_dir() and not folder.exists() and data.known(folder) is None
+
+    def fail(*_):
+        assert not making.exists()  # what the killed one left is gone before another begins
+        raise Fault("enough", None)
+
+    monkeypatch.setattr(data, "_make", fail)
+    with pytest.raises(Fault, match="enough"):
+        data.make(FOUND, options, lambda event: None)
+
+
+@needs_server
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_disk_that_is_too_small_is_named(tmp_path, monkeypatch):
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=170m", "tmpfs", tmp_path])
+    if done.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with pytest.raises(Fault, match=r"needs about .* GiB of disk .* are free"):
+            resolved(rows=50_000)
+        monkeypatch.setattr(data, "free_bytes", lambda: 1 << 40)
+        with pytest.raises(Fault) as caught:
+            data.make(FOUND, resolved(rows=400_000), lambda event: None)
+        assert "the disk is full" in str(caught.value)
+        assert not [p for p in data.cache_folder().iterdir() if p.name != ".lock"]
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+# --- a trial ----------------------------------------------------------------------------------
+
+
+@needs_server
+def test_a_trial_measures_and_reuses_its_copy(cache, tmp_path):
+    driver = tools.driver("mysql_server")
+    records = [measure(tmp_path / name)[0] for name in ("one", "two")]
+    for record in records:
+        assert record["grade"] == "verified", record["reason"]
+    import gzip
+
+    text = gzip.decompress((tmp_path / "two" / record["raw"]["stdout"]).read_bytes()).decode()
+    parsed = driver.parse(text)
+    told = next(r for r in parsed if r["kind"] == "server")
+    assert told["data"] == "reused" and told["variables"]["skip_networking"] == "ON"
+    assert "innodb_numa_interleave = OFF" in told["config"]
+    assert str(cache) not in text and os.path.expanduser("~/") not in text
+    rows = {row["metric"]: row for row in driver.metrics(parsed)}
+    assert all(row["point"] == "" for row in rows.values())
+    for name in ("queries_per_second", "latency_p50", "latency_p99", "cpu_per_query"):
+        assert rows[name]["value"] > 0, rows[name]
+    assert rows["latency_p50"]["value"] <= rows["latency_p99"]["value"]
+    assert rows["pool_reads"]["value"] == rows["errors"]["value"] == 0
+    # The proof is of the server, not of the client or of the trial's own process.
+    placement = gzip.decompress((tmp_path / "two" / record["raw"]["placement"]).read_bytes())
+    for proof in json.loads(placement)["proofs"]:
+        assert proof["memory"]["processes"] == 1 and proof["cpus"]["threads"] > 5
+    assert not servers_alive(data.cache_folder())
+
+
+@needs_server
+def test_a_workload_that_writes_gets_a_fresh_copy(cache):
+    options = resolved(workload="oltp_read_write")
+    for _ in range(2):
+        status, events = perform(options)
+        assert status == 0, events[-1]
+    assert events[0]["data"] in ("copied", "cloned")
+    run_event = next(event for event in events if event["event"] == "run")
+    assert "write:" in run_event["text"] and run_event["exit_status"] == 0
+    driver = tools.driver("mysql_server")
+    parsed = driver.parse("\n".join(json.dumps(event) for event in events))
+    assert driver.failure(parsed, options) is None
+    assert {row["metric"]: row["value"] for row in driver.metrics(parsed)}[
+        "transactions_per_second"
+    ] > 0
+
+
+@needs_server
+def test_a_server_that_refuses_to_start_is_quoted(cache, tmp_path):
+    records = measure(tmp_path / "run", server_options={"innodb_page_size": 4096})
+    assert records[0]["grade"] == "error"
+    assert "refused to start" in records[0]["reason"] and "page" in records[0]["reason"]
+    assert "exit status 3" not in records[0]["reason"]
+    assert measure(tmp_path / "next")[0]["grade"] == "verified"
+
+
+@needs_server
+def test_a_server_that_dies_in_the_middle_is_an_error_and_costs_only_its_copy(cache):
+    def kill(event):
+        threading.Timer(0.3, os.kill, (event["pids"][0], signal.SIGKILL)).start()
+
+    status, events = perform(at={"ready": kill})
+    assert status == 3
+    assert "died in the measurement (killed by SIGKILL)" in fault_of(events)
+    status, events = perform()
+    assert status == 0 and events[0]["data"] in ("copied", "cloned")
+
+
+@needs_server
+def test_a_server_that_hangs_at_shutdown_is_killed(cache, monkeypatch):
+    monkeypatch.setattr(server, "STOP_LIMIT_S", 0.5)
+    pids = []
+
+    def freeze(event):
+        os.kill(pids[0], signal.SIGSTOP)
+
+    status, events = perform(at={"ready": lambda e: pids.extend(e["pids"]), "result": freeze})
+    assert status == 3
+    assert "did not shut down within 0.5 s and was killed" in fault_of(events)
+    assert not os.path.exists(f"/proc/{pids[0]}")
+
+
+@needs_server
+def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypatch):
+    monkeypatch.setattr(stage, "CLIENT_GRACE_S", 0.5)
+    monkeypatch.setattr(stage, "ASK_LIMIT_S", 0.5)
+
+    def freeze(event, after_s):
+        threading.Timer(after_s, os.kill, (event["pids"][0], signal.SIGSTOP)).start()
+
+    status, events = perform(at={"ready": lambda event: freeze(event, 0.6)}, time_s=2)
+    assert status == 3
+    assert "sysbench did not end within 0 s after the 2 s of the measurement" in fault_of(events)
+    status, events = perform(at={"ready": lambda e: os.kill(e["pids"][0], signal.SIGSTOP)})
+    assert status == 3 and "the server does not answer" in fault_of(events)
+    assert not servers_alive(data.cache_folder())
+
+
+@needs_server
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'FATAL: mysql_drv_query() returned error 1213'; exit 1",
+         "sysbench failed in the measurement (exit status 1): FATAL: mysql_drv"),
+        ("kill -9 $$", "sysbench failed in the measurement (exit status -9)"),
+    ],
+)  # fmt: skip
+def test_a_client_that_fails_is_quoted(cache, tmp_path, script, words):
+    client = tmp_path / "sysbench"
+    client.write_text(f"#!/bin/sh\n{script}\n")
+    client.chmod(0o755)
+    status, events = perform(sysbench=str(client))
+    assert status == 3 and fault_of(events).startswith(words)
+
+
+@needs_server
+def test_a_client_whose_cpus_are_gone_is_told(cache):
+    status, events = perform(client_cpus="4095")
+    assert status == 3 and "CPUs 4095: they are offline or outside" in fault_of(events)
+
+
+@needs_server
+def test_a_binding_that_numactl_refuses_is_quoted(cache):
+    if not shutil.which("numactl"):
+        pytest.skip("numactl is not installed")
+    seats = [{"name": "", "numactl": ["numactl", "--physcpubind=4095"]}]
+    status, events = perform(seats=seats)
+    assert status == 3 and "refused to start" in fault_of(events)
+    assert "4095" in fault_of(events) and "usage" not in fault_of(events)
+
+
+@needs_server
+def test_several_instances_run_at_the_same_time(cache):
+    seats = [{"name": f"instance {n}", "numactl": []} for n in (1, 2)]
+    pids = []
+    status, events = perform(seats=seats, at={"ready": lambda e: pids.extend(e["pids"])},
+                             **{"rate": 200})  # fmt: skip
+    assert status == 0 and len(set(pids)) == 2
+    driver = tools.driver("mysql_server")
+    parsed = driver.parse("\n".join(json.dumps(event) for event in events))
+    rows = [r for r in driver.metrics(parsed) if r["metric"] == "queries_per_second"]
+    assert [row["point"] for row in rows] == ["instance 1", "instance 2"]
+    assert all(100 < row["value"] < 260 for row in rows)
+    assert {s["point"] for s in driver.samples(parsed)} <= {"instance 1", "instance 2"}
+
+
+@needs_server
+def test_an_agent_that_is_killed_leaves_no_server(cache, tmp_path):
+    plan = planning.make(request(time_s=30), topology.read())
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    code = (
+        "import sys, json, pathlib; from numalab.agent import run; "
+        "run.run(json.load(open(sys.argv[1])), pathlib.Path(sys.argv[2]), lock=sys.argv[3], "
+        "emit=lambda e: None)"
+    )
+    agent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "plan.json"), str(tmp_path / "run"),
+         f"numalab-test-{os.getpid()}"], env={**os.environ, **data.environment()})  # fmt: skip
+    deadline = time.monotonic() + 20
+    while not servers_alive(data.cache_folder()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    alive = servers_alive(data.cache_folder())
+    agent.kill()
+    agent.wait()
+    while servers_alive(data.cache_folder()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert alive and not servers_alive(data.cache_folder())
+
+
+# --- the wire ---------------------------------------------------------------------------------
+
+
+@needs_server
+def test_the_wire_reads_values_of_all_lengths(cache):
+    options = resolved()
+    copy = data.take(data.place(server.find(FOUND["path"]), options), 7)
+    found = server.find(FOUND["path"])
+    chosen = server.settings(found, options)
+    Path(copy.datadir, server.CONFIG).write_text(server.config_text(found, chosen))
+    running = server.Running(found, copy.datadir, keep_open=(copy.lock,))
+    try:
+        running.wait_until_it_answers()
+        with running.connect() as session:
+            row = session.query("SELECT 1, NULL, '', REPEAT('x', 300), REPEAT('y', 70000)")[0]
+            assert row == ("1", None, "", "x" * 300, "y" * 70000)
+            with pytest.raises(wire.Refused, match="error 1064") as caught:
+                session.query("nonsense")
+            assert caught.value.code == 1064
+            assert session.pairs("SHOW GLOBAL VARIABLES LIKE 'skip_networking'") == {
+                "skip_networking": "ON"
+            }
+        running.stop()
+    finally:
+        running.kill()
+        os.close(copy.lock)
+        shutil.rmtree(copy.datadir)
+
+
+@needs_server
+def test_the_server_does_not_inherit_the_clients_cpus(cache):
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) < 2:
+        pytest.skip("there is one CPU: the client has none of its own")
+    first, last = str(mine[0]), str(mine[-1])
+    seen = []
+
+    def look(event):
+        text = Path(f"/proc/{event['pids'][0]}/status").read_text()
+        seen.append(text.split("Cpus_allowed_list:")[1].split()[0])
+
+    try:
+        for prefix in ([], ["numactl", f"--physcpubind={first}"]):
+            if prefix and not shutil.which("numactl"):
+                continue
+            seats = [{"name": "", "numactl": prefix}]
+            status, events = perform(seats=seats, client_cpus=last, at={"ready": look})
+            assert status == 0, fault_of(events)
+            os.sched_setaffinity(0, mine)
+    finally:
+        os.sched_setaffinity(0, mine)
+    assert seen[0] == cpulist.format(mine) and seen[1:] in ([], [first])
