@@ -1,5 +1,5 @@
-# What a host has, as key=value lines: one round trip. Needs FOLDER, AGENT, PYTHON (may be empty) and
-# TRIED (yes after an installation).
+# What a host has, as key=value lines: one round trip. Needs FOLDER, AGENT, PYTHON (may be empty),
+# SERVER (yes where MySQL or MariaDB is to be measured) and TRIED (yes after an installation).
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 case $FOLDER in "~"/*) FOLDER=$HOME/${FOLDER#??} ;; esac
 mkdir -p "$FOLDER" && cd "$FOLDER" || exit 1
@@ -21,6 +21,10 @@ for tool in numactl sysbench perf cc; do
     command -v $tool >/dev/null || missing="$missing $tool"
 done
 [ -e /usr/include/stdio.h ] || missing="$missing headers"
+if [ "$SERVER" = yes ]; then
+    PATH=$PATH:/usr/libexec:/usr/local/libexec:/usr/local/mysql/bin
+    command -v mysqld >/dev/null || command -v mariadbd >/dev/null || missing="$missing server"
+fi
 echo "missing=$missing"
 # What could not be had is not asked for again at every run, but a day later.
 [ "$TRIED" = yes ] && echo "$missing" >not-to-be-had

@@ -404,7 +404,7 @@ def test_one_file_serves_every_host(name, nodes, memory_gib):
     for claim in claims.load(experiments.load(name).claims):
         for predicate in claim.holds_if:
             for cell in filter(None, (getattr(predicate, k, None) for k in ("cell", "against"))):
-                assert claims._named(cell, made["cells"], made), cell
+                assert claims._named(cell, claims.Side(None, {}, made)), cell
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -169,7 +169,7 @@ def test_tools_are_found_with_versions_and_none_can_hang(tmp_path, monkeypatch):
     program(tmp_path, "perf", "exit 1\n")
     found = {tool["name"]: tool for tool in describe.tools(limit_s=0.5)}
     assert found["gcc"]["version"] == "12.2.1"
-    assert found["mariadbd"]["version"] == "10.11.6"
+    assert found["MariaDB"]["version"] == "10.11.6"
     assert found["numactl"] == {
         "name": "numactl",
         "path": None,

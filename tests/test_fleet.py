@@ -313,6 +313,20 @@ def test_what_a_host_has_not_is_installed_before_ansible_needs_python_there(plac
     assert journal.read_json(folder / "manifest.json")["status"] == "complete"
 
 
+def test_a_server_is_installed_where_one_is_measured_and_nowhere_else():
+    def needs(name, **options):
+        request = experiments.load(name).request("smoke", "one", options=options)
+        return fleet._needs_server(request)
+
+    assert needs("mysql-binding") and needs("mysql-cores")
+    assert not needs("mysql-binding", server="/opt/mysqld") and not needs("stream")
+    packages = yaml.safe_load((REPOSITORY / "fleet" / "packages.yml").read_text())
+    for family, brings in packages["numalab_packages"].items():
+        assert set(brings) == {
+            "python", "numactl", "sysbench", "cc", "headers", "perf", "server"
+        }, family  # fmt: skip
+
+
 def test_a_host_without_a_usable_python_and_a_busy_one_say_so(place, old):
     busy = {**local(place, "busy"), "ansible_python_interpreter": sys.executable}
     path = inventory(place, none=local(place, "none"), busy=busy)

@@ -437,6 +437,8 @@ def tools(limit_s: float = 0.25) -> List[Dict[str, Any]]:
     for tool, process in asked:
         answer = _finish(process)
         version = re.search(r"\d+\.\d+(?:\.\d+)*", _without_brackets(answer or ""))
+        if tool["name"] in ("mysqld", "mariadbd") and version:  # either may be called mysqld
+            tool["name"] = "MariaDB" if "MariaDB" in str(answer) else "MySQL"
         if tool["version"] is None and version:
             tool["version"] = version.group(0)
     for tool in found:

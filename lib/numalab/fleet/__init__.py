@@ -153,6 +153,9 @@ def _measure(
         "numalab_hosts": ",".join(orders),
         "numalab_session": record.session(),
         "numalab_orders": orders,
+        "numalab_server": any(
+            _needs_server(request) for host in orders for request in record.missing(host).values()
+        ),
         "numalab_agent": {
             "file": str(record.folder / "agent.pyz"),
             "name": f"numalab-{hashlib.sha256(agent).hexdigest()[:16]}.pyz",
@@ -205,6 +208,12 @@ def _measure(
         if reasons:
             failures[host] = reasons
     return failures
+
+
+def _needs_server(request: Request) -> bool:
+    """Whether a host's own MySQL or MariaDB is measured, which is installed for nothing else."""
+    tool = request["tool"]
+    return "mysql_server" in tool["prefer"] and not (tool.get("options") or {}).get("server")
 
 
 def _order(record: Record, host: str, settings: session.Settings) -> str:

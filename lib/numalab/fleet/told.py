@@ -14,7 +14,11 @@ from numalab.fleet.record import Record
 if TYPE_CHECKING:
     from numalab import session
 
-_TOOLS = {"cc": "a C compiler", "headers": "the C library's headers"}
+_TOOLS = {
+    "cc": "a C compiler",
+    "headers": "the C library's headers",
+    "server": "a MySQL or MariaDB server",
+}
 
 
 class Show:
