@@ -111,7 +111,9 @@ Program = Annotated[
     list[str] | None,
     typer.Argument(help="For 'command': the program and its arguments, after --.", show_default=""),
 ]
-ProfileName = Annotated[str, typer.Option("--profile", "-p", help="smoke, quick or full.")]
+ProfileName = Annotated[
+    str, typer.Option("--profile", "-p", help="smoke, quick or full; paper where the file has it.")
+]
 HostName = Annotated[str | None, typer.Option("--host", help="The name results go under.")]
 Bindings = Annotated[
     list[str] | None,

@@ -671,7 +671,7 @@ def _warnings(
 ) -> List[str]:
     warnings = []
     if not cells:
-        warnings.append("none of these bindings exists on this host: nothing will be measured")
+        warnings.append("nothing of this can be measured on this host, for the reasons below")
     elif request["blocks"] < FEWEST_BLOCKS and any(cell["baseline"] for cell in cells):
         warnings.append(
             f"{_count(request['blocks'], 'block')} can decide nothing, {FEWEST_BLOCKS} are the "

@@ -101,7 +101,8 @@ def _check_plan(plan: Any) -> None:
 
 def nothing_here(plan: Dict[str, Any]) -> NotHere:
     """Return why nothing of a plan can be measured on its host."""
-    reasons = sorted({skip["reason"] for skip in plan.get("skipped", [])})
+    # Last comes what was skipped although its binding exists here: that says most.
+    reasons = planning.skipped_lines({"skipped": plan.get("skipped", [])})[::-1]
     return NotHere("there is nothing to measure on this host", "; ".join(reasons) or None)
 
 
