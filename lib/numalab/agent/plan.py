@@ -723,7 +723,10 @@ def text(plan: Plan, width: int = 100) -> str:
     put(f"tool: {tool['name']}{version}{path}{why}")
     if plan.get("client"):
         cpus, why = plan["client"]["cpus"], plan["client"]["why"]
-        put(f"client: CPUs {cpus}, in every cell" if cpus else f"client shares CPUs: {why}")
+        if plan["client"].get("host"):
+            put(f"client: on {plan['client']['host']}")
+        else:
+            put(f"client: CPUs {cpus}, in every cell" if cpus else f"client shares CPUs: {why}")
     if plan.get("outlay"):
         seconds = plan["outlay"]["prepare_s"]
         once = f"; to be prepared once, about {duration(seconds)}" if seconds else "; prepared"

@@ -1,7 +1,8 @@
 """Private servers: which programs the host has, their configuration, their start and their end.
 
 Nothing of an installed server is touched: no option file is read but our own, the data directory
-is ours, and there is no network, only a unix socket in the data directory itself. Its path is
+is ours, and there is no network (but for a client on another host, see ``remote``), only a unix
+socket in the data directory itself. Its path is
 relative (the server works in its data directory), so that it always fits into the 108 bytes of a
 socket's address (unix(7)), however deep the cache lies.
 
@@ -23,7 +24,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..errors import Fault
 from . import wire
@@ -205,6 +206,9 @@ def settings(
         wanted["innodb_redo_log_capacity"] = redo
     else:
         wanted["innodb_log_file_size"] = redo
+    if options.get("client_host"):
+        wanted["skip_networking"] = "OFF"  # where it listens is on the command line
+        wanted["ssl" if server.is_mariadb else "tls_version"] = "OFF" if server.is_mariadb else "''"
     if not server.is_mariadb:
         wanted["secure_file_priv"] = "NULL"  # else a folder must exist that only packages make
     if server.is_mariadb and server.version.startswith("11"):
@@ -244,8 +248,12 @@ def config_text(server: Server, chosen: Dict[str, str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def argv(server: Server, datadir: str) -> List[str]:
-    """Return the server's command line for a data directory that holds its configuration."""
+def argv(server: Server, datadir: str, listen: Optional[Tuple[str, int]] = None) -> List[str]:
+    """Return the server's command line for a data directory that holds its configuration.
+
+    ``listen`` is the address and the port for a client on another host.
+    """
+    network = [f"--bind-address={listen[0]}", f"--port={listen[1]}"] if listen else []
     return [
         server.path,
         f"--defaults-file={datadir}/{CONFIG}",
@@ -255,6 +263,7 @@ def argv(server: Server, datadir: str) -> List[str]:
         f"--socket={SOCKET}",
         "--pid-file=pid",
         f"--tmpdir={datadir}",
+        *network,
     ]
 
 
@@ -339,13 +348,14 @@ class Running:
         prefix: Sequence[str] = (),
         keep_open: Sequence[int] = (),
         name: str = "the server",
+        listen: Optional[Tuple[str, int]] = None,
     ) -> None:
         self.server = server
         self.datadir = datadir
         self.name = name
         self.log = os.path.join(datadir, LOG)
         self.socket = os.path.join(datadir, SOCKET)
-        words = [*prefix, *argv(server, datadir)]
+        words = [*prefix, *argv(server, datadir, listen)]
         with open(self.log, "wb") as log:
             try:
                 self.process = subprocess.Popen(

@@ -25,11 +25,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, TextIO
+from typing import Any, Callable, Dict, List, Optional, Sequence, TextIO, Tuple
 
 from .. import cpulist, placement
 from ..errors import Fault
-from . import data, wire
+from . import data, remote, wire
 from . import server as servers
 
 CLIENT_GRACE_S = 60.0  # beyond its time, for a client to start and to end
@@ -91,23 +91,26 @@ class Client:
     """One run of sysbench against one server."""
 
     def __init__(self, sysbench: str, seat: Seat, cpus: List[int], options: Dict[str, Any],
-                 seconds: float, what: str) -> None:  # fmt: skip
+                 seconds: float, what: str, there: Optional[remote.Host] = None) -> None:  # fmt: skip
         self.seat = seat
         self.what = what
         self.seconds = seconds
         self.threads = options["clients"]
         self.output = Path(seat.running.datadir, "client.out")
+        self.there = there
         self.late = False
         self.cpu_s = 0.0
         self.elapsed_s = 0.0
         self.status: Optional[int] = None
         self.began = time.monotonic()
+        words = command_line(sysbench, options, seconds, seat.listen)
+        if there:
+            words = remote.command_line(there, ["sysbench", *words[1:]])
         with open(self.output, "wb") as file:
             try:
                 self.process = subprocess.Popen(
-                    command_line(sysbench, options, seconds), stdin=subprocess.DEVNULL,
-                    stdout=file, stderr=file, cwd=seat.running.datadir,
-                    preexec_fn=servers.die_with_parent(cpus),
+                    words, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                    cwd=seat.running.datadir, preexec_fn=servers.die_with_parent(cpus),
                 )  # fmt: skip
             except subprocess.SubprocessError:
                 where = cpulist.format(cpus)
@@ -141,13 +144,20 @@ class Client:
 
     def run(self) -> Dict[str, Any]:
         """Return what it printed, how it ended, and its CPU time (s)."""
-        return {
+        text, cpu_s = self._printed(), self.cpu_s
+        if self.there:
+            text, cpu_s = remote.cpu_time(text)
+        run = {
             "clients": self.threads,
             "elapsed_s": round(self.elapsed_s, 4),
-            "text": self.output.read_text(errors="replace"),
+            "text": text,
             "exit_status": self.status,
-            "client_cpu_s": round(self.cpu_s, 4),
+            "client_cpu_s": round(cpu_s, 4),
         }
+        return {**run, "client_cpus": self.there.cpus} if self.there else run
+
+    def _printed(self) -> str:
+        return self.output.read_text(errors="replace")
 
     def check(self) -> None:
         """Raise Fault with the reason when it did not end well, or its server did not survive."""
@@ -163,7 +173,8 @@ class Client:
                 f"sysbench did not end within {CLIENT_GRACE_S:.0f} s after the {self.seconds:g} s "
                 f"of the {self.what} and was killed{self.seat.of}"
             )
-        lines = self.output.read_text(errors="replace").splitlines()
+        text = self._printed()
+        lines = (remote.cpu_time(text)[0] if self.there else text).splitlines()
         said = [line for line in lines if line.startswith(("FATAL", "ALERT"))] or lines[-1:]
         words = f": {said[0][:300]}" if said else ""
         raise Fault(
@@ -178,6 +189,8 @@ class Seat:
         self, number: int, seat: Dict[str, Any], stage: Stage, settings: Dict[str, str]
     ) -> None:
         self.number = number
+        self.there = stage.there
+        self.listen = (self.there.ours, remote.free_port(self.there.ours)) if self.there else None
         self.name = str(seat["name"])
         self.of = f" of {self.name}" if self.name else ""
         self.server, self.options = stage.server, stage.options
@@ -186,7 +199,7 @@ class Seat:
         Path(self.copy.datadir, servers.CONFIG).write_text(self.config, encoding="utf-8")
         self.running = servers.Running(
             self.server, self.copy.datadir, seat["numactl"], keep_open=(self.copy.lock,),
-            name=f"the server{self.of}",
+            name=f"the server{self.of}", listen=self.listen,
         )  # fmt: skip
         os.close(self.copy.lock)  # the server's own descriptor holds the lock as long as it lives
 
@@ -202,11 +215,14 @@ class Seat:
             "data_bytes": self.copy.bytes,
             "data_s": round(self.copy.seconds, 3),
             "client_cpus": self.options["client_cpus"],
+            **({"client": f"sysbench {self.there.version}"} if self.there else {}),
         }
         try:
             self.running.wait_until_it_answers()
             with self.running.connect() as session:
                 told = session.pairs("SHOW GLOBAL VARIABLES")
+                for statement in remote.statements(self.there, data.DATABASE) if self.there else ():
+                    session.query(statement)
             event["variables"] = {
                 name: value
                 for name, value in sorted(told.items())
@@ -214,6 +230,14 @@ class Seat:
             }
         finally:
             say(event)
+
+    def stop(self) -> None:
+        """Take back what was given to the client, and shut the server down in order."""
+        if self.there:
+            self.running.check_alive("before it was to shut down")
+            with self.running.connect(timeout_s=ASK_LIMIT_S) as session:
+                session.query(remote.farewell(self.there))
+        self.running.stop()
 
     def status(self) -> Dict[str, int]:
         """Return the server's own counters; Fault when it does not tell them."""
@@ -277,12 +301,15 @@ class Stage:
         self.options = options
         self.place = data.place(server, options)
         self.client_cpus = cpulist.parse(options["client_cpus"])
+        self.there: Optional[remote.Host] = None
         self.seats: List[Seat] = []
         self.clients: List[Client] = []
 
     def perform(self, heard: TextIO) -> None:
         """The whole trial, from the working copies to the servers' end."""
         began = time.monotonic()
+        if self.options.get("client_host"):
+            self.there = remote.look(self.options["client_host"])
         settings = servers.settings(self.server, self.options, self.options["server_options"])
         for number, seat in enumerate(self.asked):
             self.seats.append(Seat(number, seat, self, settings))
@@ -334,7 +361,9 @@ class Stage:
         self.clients = []
         for seat in self.seats:
             self.clients.append(
-                Client(self.sysbench, seat, self.client_cpus, self.options, seconds, what)
+                Client(
+                    self.sysbench, seat, self.client_cpus, self.options, seconds, what, self.there
+                )
             )
         due = time.monotonic() + seconds
         while [client for client in self.clients if not client.has_ended()]:
@@ -343,7 +372,7 @@ class Stage:
 
     def _end(self) -> None:
         began = time.monotonic()
-        _at_once([seat.running.stop for seat in self.seats])
+        _at_once([seat.stop for seat in self.seats])
         if not self.options["writes"]:
             for seat in self.seats:
                 data.is_clean(self.place, seat.number)
@@ -383,15 +412,25 @@ def _at_once(what: Sequence[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-def command_line(sysbench: str, options: Dict[str, Any], seconds: float) -> List[str]:
+def command_line(
+    sysbench: str,
+    options: Dict[str, Any],
+    seconds: float,
+    listen: Optional[Tuple[str, int]] = None,
+) -> List[str]:
     """Return sysbench's command line, to be started in the server's data directory.
+
+    With ``listen``, the server's address and port, it may be started on another host.
 
     ``--validate`` is left out (it does nothing for OLTP), the seed is given (0 would mean the
     clock), and keys are drawn uniformly (the default has a few hot rows that measure locks).
     """
+    reach = [f"--mysql-socket={servers.SOCKET}", "--mysql-user=root"]
+    if listen:
+        reach = [f"--mysql-host={listen[0]}", f"--mysql-port={listen[1]}"]
+        reach.append(f"--mysql-user={remote.USER}")
     words = [
-        sysbench, options["workload"], f"--mysql-socket={servers.SOCKET}", "--mysql-user=root",
-        f"--mysql-db={data.DATABASE}", f"--tables={options['tables']}",
+        sysbench, options["workload"], *reach, f"--mysql-db={data.DATABASE}", f"--tables={options['tables']}",
         f"--table-size={options['rows']}", f"--threads={options['clients']}",
         f"--time={seconds:g}", "--events=0", "--rand-type=uniform",
         f"--rand-seed={options['seed']}", "--report-interval=1", "--histogram=on",

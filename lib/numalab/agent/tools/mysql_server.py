@@ -23,7 +23,7 @@ from typing import Any, Dict, List, Optional
 
 from .. import bindings, cpulist
 from ..errors import Fault, ParseError
-from ..mysql import data, server
+from ..mysql import data, remote, server
 from ..paths import published
 from . import sysbench
 from .stream import last_level_caches
@@ -49,6 +49,7 @@ _OPTIONS: Dict[str, Any] = {
     "pool": "auto",
     "innodb_numa_interleave": "OFF",
     "client_cpus": "auto",
+    "client_host": None,
     "server": None,
     "prefer": list(server.VENDORS),
     "sysbench": None,
@@ -66,9 +67,12 @@ def find(options: Dict[str, Any]) -> Dict[str, Any]:
     """Return the server's and sysbench's paths and versions; Fault when either is missing."""
     client = sysbench.find({"path": options.get("sysbench")})
     found = server.find(options.get("server"), options.get("prefer") or server.VENDORS)
+    used = client["version"]
+    if options.get("client_host"):
+        used = f"{remote.look(options['client_host']).version} on {options['client_host']}"
     return {
         "path": found.path,
-        "version": f"{found.vendor} {found.build}; sysbench {client['version']}",
+        "version": f"{found.vendor} {found.build}; sysbench {used}",
         "server": found.title,
         "sysbench": client["path"],
         "sysbench_version": client["version"],
@@ -80,12 +84,18 @@ def set_aside(
 ) -> Dict[str, Optional[str]]:
     """Return the client's CPUs: ``{"cpus": list or None, "why": …}``; None: it shares the server's.
 
+    On another host (``host`` names it then) it takes none of this one's.
+
     They are whole cores, the last quarter of every node's, where every node has four cores at
     least; CPUs that a binding of ``asked`` names are left to the server. So all cells lose alike,
     and no cell's client is nearer to its server than another's.
     """
     host = bindings.Host(topology)
     wanted = str(options.get("client_cpus", "auto"))
+    if options.get("client_host"):
+        if wanted != "auto":
+            raise Fault("client_cpus are this host's, client_host is another", "leave one out")
+        return {"cpus": None, "why": None, "host": options["client_host"]}
     if wanted == "share":
         return {"cpus": None, "why": "as asked"}
     if wanted != "auto":
@@ -159,12 +169,14 @@ def prepare(
         "rate": _rate(given["rate"], topology),
         "innodb_numa_interleave": interleave,
         "client_cpus": client["cpus"] or every,
-        "client_shares": client["cpus"] is None,
+        "client_shares": client["cpus"] is None and not given["client_host"],
         "server": published(given["server"]),
         "prefer": given["prefer"],
         "server_options": given["server_options"],
         "writes": given["workload"] == "oltp_read_write",
     }
+    if given["client_host"]:
+        resolved["client_host"] = given["client_host"]
     resolved["pool_bytes"] = _pool(given["pool"], data.table_bytes(resolved))
     server.settings(found, resolved, given["server_options"])  # a Fault here, not in every trial
     if data.known(data.place(found, resolved)) is None:
@@ -175,7 +187,9 @@ def prepare(
                 f"where {_gigabytes(free)} are free",
                 "free some space, let XDG_CACHE_HOME name another disk, or ask for fewer rows",
             )
-    if resolved["client_shares"] or set(cpulist.parse(cpus)) & set(
+    if given["client_host"]:
+        notes.append(f"the client is on {given['client_host']}: latencies hold the network's")
+    elif resolved["client_shares"] or set(cpulist.parse(cpus)) & set(
         cpulist.parse(resolved["client_cpus"])
     ):
         notes.append("client shares CPUs with the server")
@@ -407,9 +421,10 @@ def doubts(records: List[Record], options: Dict[str, Any]) -> List[str]:
                 f"{_of(run)}not warm: the server read {reads} pages from the disk while it was "
                 "measured"
             )
-    own = len(cpulist.parse(options["client_cpus"])) * max(
-        (run["elapsed_s"] for run in runs), default=0.0
-    )
+    cpus = len(cpulist.parse(options["client_cpus"]))
+    if options.get("client_host"):
+        cpus = max((run.get("client_cpus", 1) for run in runs), default=1)
+    own = cpus * max((run["elapsed_s"] for run in runs), default=0.0)
     used = sum(run["client_cpu_s"] for run in runs)
     if not options["client_shares"] and used > 0.9 * own:
         said.append(f"sysbench was the limit: it used {used / own:.0%} of its own CPUs")
