@@ -2,8 +2,8 @@
 
 Pairs of a trial by the engine (collectors on, placement proven) and of the same server, started
 with the same settings on the same data, as warm, and asked by the same sysbench command from a
-shell, in an order that alternates. Goals: the median ratio is at least 0.98; and a run of this profile's
-lengths spends at least 70 % of its time in planned warm-up and measurement.
+shell, in an order that alternates. Goals: the median ratio is at least 0.98; and a run of this
+profile's lengths spends at least 70 % of its time in planned warm-up and measurement.
 
     python bench/mysql.py [--pairs 12] [--seconds 6] [--server PATH]
 """

@@ -34,7 +34,7 @@ _TIMES = re.compile(
 
 
 class Host(NamedTuple):
-    """The client's host: how many CPUs, sysbench's version, its address and ours as it sees them."""
+    """The client's host: its CPUs, its sysbench, its address and ours as it sees them."""
 
     name: str
     cpus: int
@@ -46,7 +46,9 @@ class Host(NamedTuple):
 def look(host: str) -> Host:
     """Return what the client's host is; Fault with ssh's words when it cannot be used."""
     if not isinstance(host, str) or not _NAME.match(host):
-        raise Fault(f"client_host {host!r} is not the name of a host", "user and port stand in ~/.ssh/config")
+        raise Fault(
+            f"client_host {host!r} is not the name of a host", "user and port go to ~/.ssh/config"
+        )
     try:
         done = subprocess.run(
             [*_SSH, host, _LOOK], stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -90,36 +90,35 @@ def say(event: Dict[str, Any]) -> None:
 class Client:
     """One run of sysbench against one server."""
 
-    def __init__(self, sysbench: str, seat: Seat, cpus: List[int], options: Dict[str, Any],
-                 seconds: float, what: str, there: Optional[remote.Host] = None) -> None:  # fmt: skip
+    def __init__(self, stage: Stage, seat: Seat, seconds: float, what: str) -> None:
         self.seat = seat
         self.what = what
         self.seconds = seconds
-        self.threads = options["clients"]
+        self.threads = stage.options["clients"]
         self.output = Path(seat.running.datadir, "client.out")
-        self.there = there
+        self.there = stage.there
         self.late = False
         self.cpu_s = 0.0
         self.elapsed_s = 0.0
         self.status: Optional[int] = None
         self.began = time.monotonic()
-        words = command_line(sysbench, options, seconds, seat.listen)
-        if there:
-            words = remote.command_line(there, ["sysbench", *words[1:]])
+        words = command_line(stage.sysbench, stage.options, seconds, seat.listen)
+        if self.there:
+            words = remote.command_line(self.there, ["sysbench", *words[1:]])
         with open(self.output, "wb") as file:
             try:
                 self.process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                    cwd=seat.running.datadir, preexec_fn=servers.die_with_parent(cpus),
+                    cwd=seat.running.datadir, preexec_fn=servers.die_with_parent(stage.client_cpus),
                 )  # fmt: skip
             except subprocess.SubprocessError:
-                where = cpulist.format(cpus)
+                where = cpulist.format(stage.client_cpus)
                 raise Fault(
                     f"sysbench cannot run on CPUs {where}: they are offline or outside this "
                     "process's cpuset"
                 ) from None
             except OSError as error:
-                raise Fault(f"{sysbench} cannot be started: {error.strerror}") from None
+                raise Fault(f"{words[0]} cannot be started: {error.strerror}") from None
 
     def has_ended(self) -> bool:
         """Look once; a client that is far too late is killed."""
@@ -360,11 +359,7 @@ class Stage:
         """Run one client for each server, all at the same time, to their end."""
         self.clients = []
         for seat in self.seats:
-            self.clients.append(
-                Client(
-                    self.sysbench, seat, self.client_cpus, self.options, seconds, what, self.there
-                )
-            )
+            self.clients.append(Client(self, seat, seconds, what))
         due = time.monotonic() + seconds
         while [client for client in self.clients if not client.has_ended()]:
             time.sleep(0.1 if time.monotonic() + 0.2 < due else 0.005)  # it is no load beside them
@@ -430,9 +425,10 @@ def command_line(
         reach = [f"--mysql-host={listen[0]}", f"--mysql-port={listen[1]}"]
         reach.append(f"--mysql-user={remote.USER}")
     words = [
-        sysbench, options["workload"], *reach, f"--mysql-db={data.DATABASE}", f"--tables={options['tables']}",
-        f"--table-size={options['rows']}", f"--threads={options['clients']}",
-        f"--time={seconds:g}", "--events=0", "--rand-type=uniform",
+        sysbench, options["workload"], *reach, f"--mysql-db={data.DATABASE}",
+        f"--tables={options['tables']}", f"--table-size={options['rows']}",
+        f"--threads={options['clients']}", f"--time={seconds:g}", "--events=0",
+        "--rand-type=uniform",
         f"--rand-seed={options['seed']}", "--report-interval=1", "--histogram=on",
         "--percentile=95",
     ]  # fmt: skip
