@@ -482,6 +482,18 @@ def test_what_has_nothing_to_measure_on_a_host_is_left_out_and_no_failure(place,
         assert record.missing("one") == {} and record.runs("one") == {}
 
 
+def test_what_sets_the_host_without_leave_is_left_out_of_many_and_fails_alone(place):
+    given = order("first", "true")
+    request = {**given["requests"][0]["request"], "changes": {"vm.swappiness": "10"}}
+    given["requests"] = [{"key": key, "request": request} for key in ("1-a", "2-b")]
+    for requests, state in ((given["requests"], "left out"), (given["requests"][:1], "failed")):
+        queue = job._Queue(place, {**given, "requests": requests})
+        queue._one(queue.jobs[0], requests[0])
+        assert queue.jobs[0]["state"] == state
+        assert "vm.swappiness" in queue.jobs[0]["reason"]
+        assert "--allow-host-changes" in queue.jobs[0]["reason"]
+
+
 @pytest.mark.parametrize(
     ("given", "words"), [("{", "not JSON"), ('{"schema": 99}', "schema version"), ("[]", "order")]
 )

@@ -33,7 +33,7 @@ import time
 import traceback
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 from . import SCHEMA, journal, only_one, run, topology
 from . import plan as planning
@@ -233,9 +233,9 @@ class _Queue:
                 warnings=list(plan["warnings"]),
                 trials=len(plan["order"]),
             )
-            if not plan["order"]:
-                reasons = dict.fromkeys(skip["reason"] for skip in plan["skipped"])
-                job.update(state="left out", reason="; ".join(reasons))
+            why = self._left_out(plan)
+            if why:
+                job.update(state="left out", reason=why)
                 self.write()
                 return
             end = run.run(
@@ -260,6 +260,16 @@ class _Queue:
             kind = type(error).__name__
             job.update(state="failed", reason=f"the agent met a bug of its own: {kind}: {error}")
         self.write()
+
+    def _left_out(self, plan: Dict[str, Any]) -> Optional[str]:
+        """Return why a plan is not measured although nothing failed, or None."""
+        if not plan["order"]:
+            return "; ".join(dict.fromkeys(skip["reason"] for skip in plan["skipped"]))
+        sets = planning.settings_text(plan)
+        # Asked for by itself it fails; among others it is left out, as `run --all` does.
+        if sets and not self.order.get("allow_host_changes") and len(self.order["requests"]) > 1:
+            return f"it sets {sets} while it measures, which takes --allow-host-changes"
+        return None
 
     def _plan(self, memo: Path, request: Dict[str, Any]) -> Any:
         """Return the plan of a request and the name of its run: as begun earlier, or made now."""
