@@ -463,17 +463,29 @@ def _named(name: str, side: Side) -> list[dict]:
         found = [cell for cell in cells if cell["id"].partition("/")[::2] in wanted]
     if found:
         return found
+    meant = {binding, *(_resolved(binding, side) if ":" in binding else ())}
     for skipped in side.plan.get("skipped", []):
         cell = str(skipped.get("cell", ""))
         case = cell.partition("/")[2]
         if case and (case != rest or cell.partition(":")[0] != binding.partition(":")[0]):
             continue  # this binding in another case
+        if ":" in binding and cell.partition("/")[0] not in meant:
+            continue  # this binding with another argument
         if str(skipped["binding"]).partition(":")[0] == binding.partition(":")[0]:
             raise _Untestable(f"{name} was skipped: {skipped['reason']}")
     request = side.plan.get("request") or {}
     cases = [case["name"] for case in request.get("cases") or []]
     if cases and rest and rest not in cases:
         raise _Untestable(f"this run leaves out the case {rest} (profile {request['profile']})")
+    if ":" in binding and not meant - {binding}:
+        try:
+            bindings.resolve([binding], left_to_cells(side.host, side.plan))
+        except Fault as fault:
+            raise _Untestable(fault.what) from None
+        except KeyError:
+            pass  # the record is of a host that nothing can be resolved on
+    if rest and any(c["id"].partition("/")[0] in {binding, *meant} for c in cells):
+        raise _Untestable(f"this run leaves out {rest} (profile {request.get('profile')})")
     raise _Untestable(f"the run holds no {name} cell")
 
 
@@ -525,7 +537,7 @@ def _rows(
     wanted = [predicate.metric, *([predicate.per] if predicate.per else [])]
     rows = side.measurements.filter(pl.col("metric").is_in(wanted))
     for metric in wanted:
-        _require(rows.filter(pl.col("metric") == metric), metric, side.host, names)
+        _require(rows.filter(pl.col("metric") == metric), metric, side, names)
     rows = rows.filter((pl.col("grade") == "verified") & pl.col("value").is_finite())
     value = rows.filter(pl.col("metric") == predicate.metric)
     if predicate.per:
@@ -554,21 +566,18 @@ def _rows(
     return value
 
 
-def _require(
-    rows: pl.DataFrame, metric: str, host_record: dict[str, Any], names: Sequence[str]
-) -> None:
+def _require(rows: pl.DataFrame, metric: str, side: Side, names: Sequence[str]) -> None:
     """Raise why a metric's rows can carry no verdict, if they cannot."""
     kinds = rows.select("source", "unit", "tool").unique().rows()
     real = all(statistics.real_when_emulated(one, metric, *of) for one, *of in kinds)
-    if host_record.get("emulated") and not (kinds and real):
+    if side.host.get("emulated") and not (kinds and real):
         raise _Untestable("emulated: timings carry no NUMA meaning")
     rows = rows.filter(pl.col("cell").is_in(list(names)))
     if rows.is_empty():
         raise _Untestable(f"{metric} was not measured")
     if rows["value"].is_not_null().sum() == 0:
-        reasons = rows["reason"].drop_nulls().unique().sort().to_list()
-        why = f": {'; '.join(reasons[:2])}" if reasons else ""
-        raise _Untestable(f"{metric} could not be measured{why}")
+        why = statistics.why_missing(side.measurements, metric)
+        raise _Untestable(f"{metric} could not be measured{f' ({why})' if why else ''}")
     if not (rows["grade"] == "verified").any():
         counts = rows.group_by("grade").agg(pl.col("trial").n_unique()).sort("grade").rows()
         said = ", ".join(f"{count} graded {grade}" for grade, count in counts)
@@ -827,9 +836,7 @@ def _among(predicate: Among, side: Side) -> _Judged:
                 at[one]["value"].to_list(), at[other]["value"].to_list(),
                 at[one]["block"].to_list(), at[other]["block"].to_list(),
             )  # fmt: skip
-            pairs.append(
-                _Pair(f"{one} over {other}", ratio, _hull(controls[one], controls[other]))
-            )
+            pairs.append(_Pair(f"{one} over {other}", ratio, _hull(controls[one], controls[other])))
     if not pairs:
         raise _Untestable(f"{_title(predicate)} has one point only in {predicate.among}")
     title = f"{_title(predicate)} among the points of {predicate.among}"
@@ -990,6 +997,8 @@ def _same_cpus(side: Side, other: Side) -> list[tuple[dict, dict]]:
     }
     mine = {key(c, side): c for c in side.plan["cells"] if c["role"] != "control"}
     return [(cell, free[at]) for at, cell in mine.items() if at in free]
+
+
 # ---------------------------------------------------------------- levels and settings
 
 

@@ -122,9 +122,8 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
     for name in metrics:
         mine = means.filter(pl.col("metric") == name)
         if mine.is_empty():
-            reasons = rows.filter(pl.col("metric") == name)["reason"].drop_nulls().unique().sort()
-            why = f": {'; '.join(reasons.head(2))}" if len(reasons) else ""
-            lines.append(f"- not measured: {title(name)}{why}")
+            why = statistics.why_missing(run.measurements, name)
+            lines.append(f"- not measured: {title(name)}{f' ({why})' if why else ''}")
             continue
         columns[title(name) + _in(mine["unit"][0])] = name
         keys = ["cell", "point"] if (mine["point"] != "").any() else ["cell"]

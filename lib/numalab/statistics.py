@@ -294,6 +294,21 @@ def real_when_emulated(source: str, metric: str, unit: str = "", tool: str = "")
     return source == "tool" and tool in _PLACING_TOOLS
 
 
+def why_missing(measurements: pl.DataFrame, metric: str) -> str:
+    """Return why a metric has no value in these rows, in words; "" where no reason stands.
+
+    A quotient of a counter that is missing ("instructions has no value") has that counter's reason.
+    """
+    rows = measurements.filter(pl.col("value").is_null())
+    reasons = rows.filter(pl.col("metric") == metric)["reason"].drop_nulls().unique().sort()
+    said = []
+    for reason in reasons.head(2):
+        counter = reason.removesuffix(" has no value")
+        deeper = why_missing(measurements, counter) if counter not in (reason, metric) else ""
+        said.append(f"no {counter}: {deeper}" if deeper else reason)
+    return "; ".join(said)
+
+
 # ---------------------------------------------------------------- tables of runs
 
 _KEYS = ["run", "host", "experiment", "cell", "tool", "source", "metric", "point"]

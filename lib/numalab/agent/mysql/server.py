@@ -115,8 +115,9 @@ def find(wanted: Optional[str] = None, prefer: Sequence[str] = VENDORS) -> Serve
 @functools.cache
 def _look_at(path: str) -> Server:
     said = _ask(path, ["--no-defaults", "--version"])
-    match = re.search(r"\bVer (\S+) for (.+)", said)
-    number = match and re.match(r"\d+\.\d+\.\d+", match[1])
+    # What it is: version, who built it (MariaDB 11.8 and newer), system; an appeal may follow.
+    match = re.search(r"\bVer ((\S+)(?: from .+?)? for .+?)\s*(?:\(-- .*)?$", said, re.MULTILINE)
+    number = match and re.match(r"\d+\.\d+\.\d+", match[2])
     if not match or not number:
         raise Fault(f"{path} does not say that it is a MySQL or MariaDB server", _INSTALL)
     vendor = "MariaDB" if "MariaDB" in match[0] else "MySQL"
@@ -137,7 +138,7 @@ def _look_at(path: str) -> Server:
             known[words[0].replace("-", "_")] = words[1].strip() if len(words) > 1 else ""
     if "innodb_buffer_pool_size" not in known:
         raise Fault(f"{path} does not list its variables by --verbose --help", _INSTALL)
-    return Server(path, vendor, version, f"{match[1]} for {match[2].strip()}", known)
+    return Server(path, vendor, version, match[1], known)
 
 
 def _ask(path: str, words: List[str]) -> str:
@@ -211,7 +212,7 @@ def settings(
         wanted["ssl" if server.is_mariadb else "tls_version"] = "OFF" if server.is_mariadb else "''"
     if not server.is_mariadb:
         wanted["secure_file_priv"] = "NULL"  # else a folder must exist that only packages make
-    if server.is_mariadb and server.version.startswith("11"):
+    if server.is_mariadb and int(server.version.split(".")[0]) >= 11:
         wanted.pop("innodb_flush_method")  # the default is the same, the name is deprecated
     result = {
         name: "" if value is None else str(value)
