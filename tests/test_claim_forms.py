@@ -42,7 +42,11 @@ def test_a_binding_is_named_as_the_experiment_names_it():
     found = judged({**swept, "ratio_between": [3.8, 4.2]}, mysql_frames.run(cells))
     assert found.verdict == SUPPORTED
     found = judged({**asked, "cell": "cores:two-node", "ratio_at_most": 1}, mysql_frames.run(cells))
-    assert found.verdict == NOT_TESTABLE and "holds no cores:two-node" in found.because
+    assert found.verdict == NOT_TESTABLE and "'two' is not a number of cores" in found.because
+    many = {**asked, "cell": "cores:node-node/workload=oltp_read_write", "ratio_at_most": 1}
+    found = judged(many, mysql_frames.run(cells))
+    assert found.verdict == NOT_TESTABLE
+    assert "this run leaves out workload=oltp_read_write" in found.because
 
 
 def test_a_cell_that_was_left_out_as_the_same_as_another_is_found_there():

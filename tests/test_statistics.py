@@ -383,3 +383,16 @@ def test_the_interval_of_a_median_covers_it_as_often_as_it_says():
 )
 def test_the_unit_says_what_is_real_when_emulated(given, real):
     assert statistics.real_when_emulated(*given) is real
+
+
+def test_a_quotient_without_its_counter_tells_why_the_counter_is_missing():
+    rows = pl.DataFrame(
+        {
+            "metric": ["ipc", "instructions", "cycles"],
+            "value": [None, None, 5.0],
+            "reason": ["instructions has no value", "not supported", None],
+        }
+    )
+    assert statistics.why_missing(rows, "ipc") == "no instructions: not supported"
+    assert statistics.why_missing(rows, "instructions") == "not supported"
+    assert statistics.why_missing(rows, "cycles") == ""
