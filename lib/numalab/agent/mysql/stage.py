@@ -8,7 +8,8 @@ Every line printed is a JSON object with ``event``:
 - ``server``, one for each instance: title, build, configuration as it was written, what the server
   itself says of it, and how its data directory came to be
 - ``ready``: ``pids``, ``warmup_s`` (buffer pool and client), and what the start took
-- ``run``, one for each instance: sysbench's output as it came, and what the server used meanwhile
+- ``run``, one for each instance: sysbench's output as it came (``lead_s`` of warm-up come first),
+  what the server used while it was measured, and ``late_s``, if go came after that had begun
 - ``result``: all runs are done; ``end``: the servers have shut down
 - ``fault``: why there is no result
 """
@@ -34,6 +35,7 @@ from . import server as servers
 
 CLIENT_GRACE_S = 60.0  # beyond its time, for a client to start and to end
 ASK_LIMIT_S = 20.0  # for a server to tell its counters
+_ROOM_S = 1  # of warm-up, in which the engine proves the placement and starts to count
 _RANGE = 5000  # rows that one question of the warm-up reads
 _MOST_READERS = 64
 _STATUS = (
@@ -88,21 +90,28 @@ def say(event: Dict[str, Any]) -> None:
 
 
 class Client:
-    """One run of sysbench against one server."""
+    """One run of sysbench against one server: a warm-up, then what is measured.
 
-    def __init__(self, stage: Stage, seat: Seat, seconds: float, what: str) -> None:
+    At the end of the warm-up a checkpoint (``--report-checkpoints``) resets all its counters, the
+    latency histogram included: its final report is of the measured time, by sessions, threads and
+    caches that are warm.
+    """
+
+    def __init__(self, stage: Stage, seat: Seat) -> None:
         self.seat = seat
-        self.what = what
-        self.seconds = seconds
+        self.lead_s, self.time_s = stage.lead_s, stage.options["time_s"]
         self.threads = stage.options["clients"]
         self.output = Path(seat.running.datadir, "client.out")
         self.there = stage.there
         self.late = False
         self.cpu_s = 0.0
-        self.elapsed_s = 0.0
         self.status: Optional[int] = None
         self.began = time.monotonic()
-        words = command_line(stage.sysbench, stage.options, seconds, seat.listen)
+        self.measured: Optional[float] = None  # since when
+        self.ended = self.began
+        self.before: Dict[str, Any] = {}
+        self.after: Dict[str, float] = {}
+        words = command_line(stage.sysbench, stage.options, self.lead_s, seat.listen)
         if self.there:
             words = remote.command_line(self.there, ["sysbench", *words[1:]])
         with open(self.output, "wb") as file:
@@ -120,39 +129,62 @@ class Client:
             except OSError as error:
                 raise Fault(f"{words[0]} cannot be started: {error.strerror}") from None
 
-    def has_ended(self) -> bool:
-        """Look once; a client that is far too late is killed."""
+    def look(self) -> bool:
+        """Look once: note what is new; tell whether it has ended. One far too late is killed."""
         if self.status is not None:
             return True
         pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
         if pid:
-            self.elapsed_s = time.monotonic() - self.began
+            self.ended = time.monotonic()
             self.status = self.process.returncode = os.waitstatus_to_exitcode(status)
             self.cpu_s = used.ru_utime + used.ru_stime
+            self.after = usage(self.seat.running.pid)
             return True
-        if time.monotonic() > self.began + self.seconds + CLIENT_GRACE_S and not self.late:
+        if self.measured is None and b"Checkpoint report:" in self.output.read_bytes():
+            self.measured = time.monotonic()
+            self.before = {
+                "server": usage(self.seat.running.pid),
+                "client": usage(self.process.pid),
+                "status": self.seat.status(),
+            }
+        if time.monotonic() > self._due() + CLIENT_GRACE_S and not self.late:
             self.late = True
             self.process.kill()
         return False
+
+    def _due(self) -> float:
+        return self.began + self.lead_s + self.time_s
+
+    def is_due(self, within_s: float) -> bool:
+        """Tell whether its checkpoint or its end is to be expected soon."""
+        due = self._due() if self.measured else self.began + self.lead_s
+        return time.monotonic() + within_s > due
 
     def kill(self) -> None:
         """End it at once, if it has not ended."""
         if self.status is None:
             self.process.kill()
-            self.process.wait()
 
     def run(self) -> Dict[str, Any]:
-        """Return what it printed, how it ended, and its CPU time (s)."""
-        text, cpu_s = self._printed(), self.cpu_s
+        """Return what it printed, how it ended, and its CPU time (s) while it was measured.
+
+        Of a client on another host the CPU time is the whole run's, by the share of its time.
+        """
+        text, cpu_s = self._printed(), self.cpu_s - self.before.get("client", {}).get("cpu_s", 0.0)
         if self.there:
             text, cpu_s = remote.cpu_time(text)
+            cpu_s *= self.time_s / (self.lead_s + self.time_s)
         run = {
             "clients": self.threads,
-            "elapsed_s": round(self.elapsed_s, 4),
+            "lead_s": self.lead_s,
+            "elapsed_s": round(self.ended - (self.measured or self.began), 4),
             "text": text,
             "exit_status": self.status,
             "client_cpu_s": round(cpu_s, 4),
         }
+        used, now = self.before.get("server"), self.after
+        if used and now:
+            run["server"] = {name: round(now[name] - used[name], 4) for name in used}
         return {**run, "client_cpus": self.there.cpus} if self.there else run
 
     def _printed(self) -> str:
@@ -161,23 +193,29 @@ class Client:
     def check(self) -> None:
         """Raise Fault with the reason when it did not end well, or its server did not survive."""
         server = self.seat.running
+        what = "warm-up" if self.measured is None else "measurement"
         if self.status == 0:
-            server.check_alive(f"in the {self.what}")
+            server.check_alive(f"in the {what}")
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(0.3)  # a server that is dying has not ended yet
-        server.check_alive(f"in the {self.what}")
+        server.check_alive(f"in the {what}")
         if self.late:
+            either = ""
+            try:
+                self.seat.status()
+            except Fault:
+                either = "; the server did not answer either"
             raise Fault(
-                f"sysbench did not end within {CLIENT_GRACE_S:.0f} s after the {self.seconds:g} s "
-                f"of the {self.what} and was killed{self.seat.of}"
+                f"sysbench did not end within {CLIENT_GRACE_S:.0f} s after its "
+                f"{self.lead_s + self.time_s:g} s and was killed{self.seat.of}{either}"
             )
         text = self._printed()
         lines = (remote.cpu_time(text)[0] if self.there else text).splitlines()
         said = [line for line in lines if line.startswith(("FATAL", "ALERT"))] or lines[-1:]
         words = f": {said[0][:300]}" if said else ""
         raise Fault(
-            f"sysbench failed in the {self.what}{self.seat.of} (exit status {self.status}){words}"
+            f"sysbench failed in the {what}{self.seat.of} (exit status {self.status}){words}"
         )
 
 
@@ -303,6 +341,9 @@ class Stage:
         self.there: Optional[remote.Host] = None
         self.seats: List[Seat] = []
         self.clients: List[Client] = []
+        self.lead_s = 0
+        self.follower = threading.Thread(target=self._follow, daemon=True)
+        self.trouble: Optional[BaseException] = None
 
     def perform(self, heard: TextIO) -> None:
         """The whole trial, from the working copies to the servers' end."""
@@ -320,11 +361,12 @@ class Stage:
         answered = time.monotonic()
         _at_once([seat.fill_the_buffer_pool for seat in self.seats])
         filled = time.monotonic()
-        if self.options["warmup_s"]:
-            for client in self._run_clients(self.options["warmup_s"], "warm-up"):
-                if client.status != 0:
-                    say({"event": "warmup", "instance": client.seat.name, **client.run()})
-                client.check()
+        # A host that starts a server slowly also proves and counts slowly.
+        self.lead_s = self.options["warmup_s"] + _ROOM_S + int(answered - began) // 2
+        for seat in self.seats:
+            self.clients.append(Client(self, seat))
+        self.follower.start()
+        self._warm_up()
         say(
             {
                 "event": "ready",
@@ -340,30 +382,42 @@ class Stage:
         self._wait_for("quit", heard)
         self._end()
 
-    def _measure(self) -> None:
-        before = [(seat.status(), usage(seat.running.pid)) for seat in self.seats]
-        clients = self._run_clients(self.options["time_s"], "measurement")
-        after = [usage(seat.running.pid) for seat in self.seats]
-        for seat, client, (status, used), now in zip(self.seats, clients, before, after):
-            event = {"event": "run", "instance": seat.name, **client.run()}
-            if used and now:
-                event["server"] = {name: round(now[name] - used[name], 4) for name in used}
-            if client.status == 0:
-                later = seat.status()
-                event["status"] = {name: later[name] - value for name, value in status.items()}
-            say(event)
-        for client in clients:
-            client.check()
+    def _warm_up(self) -> None:
+        due = self.clients[0].began + self.options["warmup_s"]
+        while time.monotonic() < due and self.follower.is_alive():
+            time.sleep(min(0.1, max(0.0, due - time.monotonic())))
+        for client in self.clients:
+            if client.status is not None and client.measured is None:
+                say({"event": "warmup", "instance": client.seat.name, **client.run()})
+                client.check()
 
-    def _run_clients(self, seconds: float, what: str) -> List[Client]:
-        """Run one client for each server, all at the same time, to their end."""
-        self.clients = []
-        for seat in self.seats:
-            self.clients.append(Client(self, seat, seconds, what))
-        due = time.monotonic() + seconds
-        while [client for client in self.clients if not client.has_ended()]:
-            time.sleep(0.1 if time.monotonic() + 0.2 < due else 0.005)  # it is no load beside them
-        return self.clients
+    def _follow(self) -> None:
+        """Follow all clients to their ends: they are measured while others count."""
+        try:
+            waiting = list(self.clients)
+            while waiting:
+                waiting = [client for client in waiting if not client.look()]
+                soon = any(client.is_due(0.2) for client in waiting)
+                time.sleep(0.005 if soon else 0.1)  # it is no load beside them
+        except BaseException as error:
+            self.trouble = error
+
+    def _measure(self) -> None:
+        heard = time.monotonic()
+        self.follower.join()
+        if self.trouble:
+            raise self.trouble
+        for client in self.clients:
+            event = {"event": "run", "instance": client.seat.name, **client.run()}
+            if client.measured:
+                event["late_s"] = round(max(0.0, heard - client.measured), 3)
+            if client.status == 0 and client.before:
+                later = client.seat.status()
+                earlier = client.before["status"]
+                event["status"] = {name: later[name] - value for name, value in earlier.items()}
+            say(event)
+        for client in self.clients:
+            client.check()
 
     def _end(self) -> None:
         began = time.monotonic()
@@ -377,6 +431,8 @@ class Stage:
         """End clients and servers at once, those that have not ended."""
         for client in self.clients:
             client.kill()
+        if self.follower.is_alive():
+            self.follower.join(1.0)
         for seat in self.seats:
             seat.running.kill()
 
@@ -410,12 +466,13 @@ def _at_once(what: Sequence[Callable[[], None]]) -> None:
 def command_line(
     sysbench: str,
     options: Dict[str, Any],
-    seconds: float,
+    lead_s: int,
     listen: Optional[Tuple[str, int]] = None,
 ) -> List[str]:
     """Return sysbench's command line, to be started in the server's data directory.
 
-    With ``listen``, the server's address and port, it may be started on another host.
+    Its final report is of the time after the first ``lead_s``, whole seconds. With ``listen``, the
+    server's address and port, it may be started on another host.
 
     ``--validate`` is left out (it does nothing for OLTP), the seed is given (0 would mean the
     clock), and keys are drawn uniformly (the default has a few hot rows that measure locks).
@@ -427,8 +484,8 @@ def command_line(
     words = [
         sysbench, options["workload"], *reach, f"--mysql-db={data.DATABASE}",
         f"--tables={options['tables']}", f"--table-size={options['rows']}",
-        f"--threads={options['clients']}", f"--time={seconds:g}", "--events=0",
-        "--rand-type=uniform",
+        f"--threads={options['clients']}", f"--time={lead_s + options['time_s']}",
+        f"--report-checkpoints={lead_s}", "--events=0", "--rand-type=uniform",
         f"--rand-seed={options['seed']}", "--report-interval=1", "--histogram=on",
         "--percentile=95",
     ]  # fmt: skip

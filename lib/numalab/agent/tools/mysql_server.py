@@ -310,7 +310,7 @@ def timing(options: Dict[str, Any]) -> Dict[str, float]:
     copy = tables / _COPY_BYTES_S if options["writes"] else 0.0
     return {
         "setup_s": _START_S + copy,
-        "warmup_s": 0.2 + tables / _FILL_BYTES_S + options["warmup_s"],
+        "warmup_s": 0.2 + tables / _FILL_BYTES_S + options["warmup_s"] + 1,
         "measure_s": float(options["time_s"]),
     }
 
@@ -415,6 +415,9 @@ def doubts(records: List[Record], options: Dict[str, Any]) -> List[str]:
     said = []
     runs = [r for r in records if r["kind"] == "run"]
     for run in runs:
+        if run.get("late_s", 0) > 0.1 * run["elapsed_s"]:
+            late = f"{run['late_s']:.1f} s after the measurement"
+            said.append(f"{_of(run)}the counters beside it began {late}")
         reads = (run.get("status") or {}).get("Innodb_buffer_pool_reads")
         if reads:
             said.append(
@@ -472,7 +475,7 @@ def metrics(records: List[Record]) -> List[Record]:
             ("transactions_per_second", final.get("transactions_per_second"), "1/s"),
             ("latency_avg", final.get("latency_avg"), "ms"),
         ]
-        buckets = [r for r in own if r["kind"] == "histogram"]
+        buckets = [r for r in own if r["kind"] == "histogram" and "checkpoint_s" not in r]
         for percent in (50, 95, 99):
             rows.append((f"latency_p{percent}", sysbench.percentile(buckets, percent), "ms"))
         rows.append(("latency_max", final.get("latency_max"), "ms"))
@@ -507,10 +510,12 @@ def _each(amount: Optional[float], by: Optional[float], scale: float = 1.0) -> O
 
 
 def samples(records: List[Record]) -> List[Record]:
-    """Return the per-second series of each run: QPS, TPS, p95 latency, from the run's start."""
+    """Return the per-second series of each run (QPS, TPS, p95 latency), its warm-up left out."""
     out: List[Record] = []
+    lead_s = {r["instance"]: r.get("lead_s", 0) for r in records if r["kind"] == "run"}
     for r in records:
-        if r["kind"] != "report":
+        t_s = r["t_s"] - lead_s[r["instance"]] if r["kind"] == "report" else 0
+        if t_s <= 0:
             continue
         for field, metric, unit in (
             ("qps", "queries_per_second", "1/s"), ("tps", "transactions_per_second", "1/s"),
@@ -519,7 +524,7 @@ def samples(records: List[Record]) -> List[Record]:
             if field in r:
                 out.append(
                     {
-                        "t_s": float(r["t_s"]), "metric": metric, "value": float(r[field]),
+                        "t_s": float(t_s), "metric": metric, "value": float(r[field]),
                         "point": r["instance"], "unit": unit,
                     }
                 )  # fmt: skip
@@ -530,7 +535,9 @@ def _final(records: List[Record], run: Record) -> Dict[str, float]:
     return {
         str(r["name"]): float(r["value"])
         for r in records
-        if r["kind"] == "result" and r.get("instance") == run["instance"]
+        if r["kind"] == "result"
+        and r.get("instance") == run["instance"]
+        and "checkpoint_s" not in r  # the warm-up's
     }
 
 
