@@ -74,6 +74,13 @@ def test_everything_is_measured_in_a_guest_and_becomes_an_article(numalab, check
     }
     assert set(manifests) == smoke
     assert {manifest["status"] for manifest in manifests.values()} == {"complete"}
+    # A private MySQL server under every binding, each proven on two nodes.
+    for manifest in (manifests[name] for name in smoke if name.startswith("mysql-")):
+        journal = checkout / "runs" / HOST / manifest["run"] / "journal.ndjson"
+        records = [json.loads(line) for line in journal.open()]
+        assert len(records) >= 5
+        assert {record["grade"] for record in records} == {"verified"}, manifest["run"]
+        assert all(record["tool"]["version"].startswith("MySQL 9") for record in records)
     numalab("check", "--all")
 
     (article,) = (checkout / "build" / "report").rglob("index.html")

@@ -362,7 +362,7 @@ class Stage:
         _at_once([seat.fill_the_buffer_pool for seat in self.seats])
         filled = time.monotonic()
         # A host that starts a server slowly also proves and counts slowly.
-        self.lead_s = self.options["warmup_s"] + _ROOM_S + int(answered - began) // 2
+        self.lead_s = self.options["warmup_s"] + _ROOM_S + int(answered - began) // 4
         for seat in self.seats:
             self.clients.append(Client(self, seat))
         self.follower.start()
