@@ -81,7 +81,8 @@ def test_references_are_links_wherever_they_stand(tmp_path):
     html = page(
         tmp_path,
         md("## Method {#sec-method}\n\nSee @fig-b, @tbl-a and @sec-result; mail me@fig-b.org."),
-        md("## Result {#sec-result}"),
+        md("### Steps {#sec-steps}"),
+        md("## Result {#sec-result}\n\nAs in @sec-steps."),
         shown("prose()", markdown="As @fig-b shows."),
         table("a", "Beside @fig-b."),
         figure("b"),
@@ -89,6 +90,7 @@ def test_references_are_links_wherever_they_stand(tmp_path):
     assert html.count('<a href="#fig-b">Figure 1</a>') == 3
     assert '<a href="#tbl-a">Table 1</a>' in html
     assert '<a href="#sec-result">Section 2</a>' in html
+    assert '<a href="#sec-steps">Section 1.1</a>' in html and "1.1 Steps" in html
     assert "me@fig-b.org" in html
     for label in ("fig-b", "tbl-a", "sec-method", "sec-result"):
         assert html.count(f'id="{label}"') == 1

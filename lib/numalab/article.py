@@ -331,7 +331,10 @@ class Article:
         ]
         if not parts:
             return Text(f"No trial measured {results.title(metric, point)}. {remark}".strip())
-        text = results.as_markdown(pl.concat(parts), metric, point, with_host=True)
+        threads = results.threads_heading(views[0].run)
+        text = results.as_markdown(
+            pl.concat(parts), metric, point, threads=threads, with_host=True
+        )
         return Text(f"{text}\n{remark}" if remark else text)
 
     def shares(self, experiment: str, metric: str) -> Any:

@@ -21,7 +21,7 @@ from numalab.agent.errors import Fault
 _OPTION = re.compile(r"^#\|(.*)$", re.MULTILINE)
 _REFERENCE = re.compile(r"(?<![\w/`])@((?:fig|tbl|sec)-[\w-]+)")
 _EMBED = re.compile(r"^\{\{<\s*embed\s+(\S+?)#(\S+?)\s*>\}\}[ \t]*$", re.MULTILINE)
-_SECTION = re.compile(r"^##[ \t]+(.*?)[ \t]*(?:\{#([\w-]+)[^}]*\})?[ \t]*$", re.MULTILINE)
+_SECTION = re.compile(r"^(###?)[ \t]+(.*?)[ \t]*(?:\{#([\w-]+)[^}]*\})?[ \t]*$", re.MULTILINE)
 _NAMES = {"fig": "Figure", "tbl": "Table"}
 
 
@@ -109,7 +109,8 @@ def _cell(folder: Path, path: str, label: str) -> Any:
 
 def _numbers(book: Any) -> dict[str, str]:
     """Name figures, tables and sections by their numbers, in the order of the text."""
-    counts = {"fig": 0, "tbl": 0, "sec": 0}
+    counts = {"fig": 0, "tbl": 0}
+    sections = _Sections()
     numbers = {}
     for cell in book.cells:
         label = _options(cell).get("label", "")
@@ -118,10 +119,24 @@ def _numbers(book: Any) -> dict[str, str]:
             counts[kind] += 1
             numbers[label] = f"{_NAMES[kind]} {counts[kind]}"
         if cell.cell_type == "markdown":
-            for _, identifier in _SECTION.findall(cell.source):
-                counts["sec"] += 1
-                numbers[identifier] = f"Section {counts['sec']}"
+            for marks, _, identifier in _SECTION.findall(cell.source):
+                numbers[identifier] = f"Section {sections.number(marks)}"
     return numbers
+
+
+class _Sections:
+    """Counts sections and their parts, in the order of the text: 1, 2, 2.1, 2.2, 3."""
+
+    def __init__(self) -> None:
+        self.section = self.part = 0
+
+    def number(self, marks: str) -> str:
+        """Return the number of the next heading with these marks (## or ###)."""
+        if marks == "##":
+            self.section, self.part = self.section + 1, 0
+            return str(self.section)
+        self.part += 1
+        return f"{self.section}.{self.part}"
 
 
 def _captioned(book: Any, numbers: dict[str, str]) -> Any:
@@ -134,14 +149,13 @@ def _captioned(book: Any, numbers: dict[str, str]) -> Any:
         label = match.group(1)
         return f"[{numbers[label]}](#{label})" if label in numbers else match.group(0)
 
-    sections = 0
+    sections = _Sections()
 
     def heading(match: re.Match[str]) -> str:
-        nonlocal sections
-        sections += 1
-        words, identifier = match.groups()
+        marks, words, identifier = match.groups()
         anchor = f'<a id="{identifier}"></a>\n\n' if identifier else ""
-        return f"{anchor}## {sections} {words}" if numbers else f"{anchor}## {words}"
+        number = f"{sections.number(marks)} " if numbers else ""
+        return f"{anchor}{marks} {number}{words}"
 
     cells = []
     for cell in book.cells:

@@ -154,7 +154,7 @@ def markdown(run: Run, metric: str, point: str = "", load: str | None = None) ->
     frame = table(run, metric, point, load)
     if frame.is_empty():
         return f"No trial measured {metric}."
-    return as_markdown(frame, metric, point, threads=_threads(run))
+    return as_markdown(frame, metric, point, threads=threads_heading(run))
 
 
 def as_markdown(
@@ -180,8 +180,8 @@ def as_markdown(
     )
 
 
-def _threads(run: Run) -> str:
-    """What a cell's ``threads`` are: the tool's own, or where it has no such option, its CPUs."""
+def threads_heading(run: Run) -> str:
+    """Return what a cell's ``threads`` are: the tool's own threads, else its CPUs."""
     own = any("threads" in (cell.get("options") or {}) for cell in run.cells.values())
     return "threads" if own or not any(c.get("options") for c in run.cells.values()) else "CPUs"
 
