@@ -511,7 +511,7 @@ class Article:
         notes = dict.fromkeys(
             f"{run.manifest['experiment']}, {run.manifest['host']}: {note}"
             for run in self.runs
-            for note in [*_rules_not_met(run), *_page_sizes(run)]
+            for note in [*_reservations(run), *_page_sizes(run)]
         )
         text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]})
         return Text(text + "".join(f"\n- {note}" for note in notes))
@@ -542,9 +542,13 @@ def published() -> pl.DataFrame:
     return pl.read_csv(path, infer_schema_length=None)
 
 
-def _rules_not_met(run: runs.Run) -> Iterable[str]:
+# Notes of a cell that bear on every figure of it, not only on what its binding is.
+_RESERVATIONS = ("not met", "client shares CPUs", "the client is on", "last-level caches")
+
+
+def _reservations(run: runs.Run) -> Iterable[str]:
     for cell in run.plan["cells"]:
-        yield from (note for note in cell["notes"] if "not met" in note)
+        yield from (note for note in cell["notes"] if any(word in note for word in _RESERVATIONS))
 
 
 def _page_sizes(run: runs.Run) -> Iterable[str]:
