@@ -390,6 +390,29 @@ def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, tmp_path, bu
     assert not running(forever)
 
 
+@pytest.mark.parametrize("hardware", [False, True])
+def test_without_software_events_perf_counts_what_only_the_processor_knows(
+    fake_perf, monkeypatch, tmp_path, busy, hardware
+):
+    said = "5000;;instructions;900;100.00;;" if hardware else "<not supported>;;instructions;0;0;;"
+    fake_perf(
+        f"case \"$*\" in *' -p '*) echo \"$*\" >> {tmp_path}/attached; sleep 0.3;; esac\n"
+        f"echo '1.0;msec;task-clock;1000;100.00;;' >&2; echo '{said}' >&2\n"
+    )
+    monkeypatch.setattr(perf.Counting, "_wait_until_attached", lambda self, expected: None)
+    collection = collectors.start(CELL, busy, {"perf": True, "software_events": False})
+    time.sleep(0.5)
+    rows = rows_of(collection.stop(), "perf")
+    assert rows["instructions", ""]["value"] == (5000 if hardware else None)
+    assert "many context switches" in rows["context_switches", ""]["reason"]
+    assert rows["ipc", ""]["reason"].endswith("has no value")
+    if hardware:
+        asked = (tmp_path / "attached").read_text()
+        assert "instructions" in asked and "task-clock" not in asked
+    else:
+        assert not (tmp_path / "attached").exists(), "perf was started for nothing"
+
+
 OLD_PERF = """
 case "$*" in *" -j "*) echo 'Error: unknown switch j' >&2; exit 129;; esac
 case "$*" in *no_such*) echo 'event syntax error' >&2; exit 129;; esac

@@ -207,6 +207,8 @@ class _Trial:
         assert self.child is not None
         asked = self.bench.plan["request"].get("collectors")
         if asked:
+            if getattr(self.bench.driver, "SWITCHES_OFTEN", False):
+                asked = {**asked, "software_events": False}
             if "instances" in self.cell:
                 asked = {**asked, "instances": [one["name"] for one in self.cell["instances"]]}
             self.collection = collectors.start(self.cell, self.pids or self.child.pid, asked)

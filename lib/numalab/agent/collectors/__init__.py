@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 from .. import placement
 
@@ -133,7 +133,7 @@ class Collection:
         self._sampler: Optional[_Sampler] = None
         if options.get("perf", True):
             made: Dict[str, Any] = {}
-            self._try(made, perf.SOURCE, lambda: self._start_perf(options.get("instances") or ()))
+            self._try(made, perf.SOURCE, lambda: self._start_perf(options))
         else:
             self._reasons[perf.SOURCE] = "not asked for"
         for module in (cpu, *_COUNTERS):
@@ -144,7 +144,8 @@ class Collection:
             self._sampler = _Sampler(self._root, cell.get("cpus"), float(options["interval_s"]))
             self._sampler.start()
 
-    def _start_perf(self, instances: Sequence[str]) -> None:
+    def _start_perf(self, options: Dict[str, Any]) -> None:
+        instances = options.get("instances") or ()
         table = placement.processes(os.path.join(self._root, "proc"))
         roots = dict(zip(instances, placement.roots_of(self._pids))) or {"": self._pids}
         for name, pids in roots.items():
@@ -152,7 +153,8 @@ class Collection:
             if not members:
                 raise Unavailable("the workload had ended when perf was to be attached")
             where = aside(self._cell.get("cpus"))
-            self._perf[name] = perf.Counting(members, self._root, where)
+            software = bool(options.get("software_events", True))
+            self._perf[name] = perf.Counting(members, self._root, where, software)
 
     def _try(self, into: Dict[str, Any], name: str, what: Any) -> None:
         try:
@@ -231,8 +233,9 @@ def start(
 
     ``cell`` is as in the plan, ``pids`` the root of the measured tree, or several. Options:
     ``instances``, their names where each is to be counted by itself (``perf``),
-    ``perf`` (default true), ``interval_s`` (seconds between samples, default none), ``root``
-    (default "/"). Returns when everything counts; never raises.
+    ``perf`` (default true), ``software_events`` (of perf, default true), ``interval_s`` (seconds
+    between samples, default none), ``root`` (default "/"). Returns when everything counts; never
+    raises.
     """
     return Collection(cell, pids, options or {})
 

@@ -36,6 +36,11 @@ END_LIMIT_S = 5.0
 # Opening one event on one thread takes about 50 µs, and reading it as long: 20000 are a second
 # before and a second after the measurement, and near the usual limit of open files.
 MOST_COUNTERS = 20000
+_SOFTWARE = (
+    "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults",
+    "major-faults",
+)  # fmt: skip
+_SPARED = "not counted by perf: that would cost at each of its many context switches"
 _SEPARATOR = ";"  # events with terms (cpu/event=0x44,umask=8/) hold commas
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -269,9 +274,20 @@ def counts(text: str) -> List[Dict[str, Any]]:
 
 
 class Counting:
-    """perf attached to processes, counting from now until ``interrupt``."""
+    """perf attached to processes, counting from now until ``interrupt``.
 
-    def __init__(self, pids: List[int], root: str = "/", cpus: Optional[List[int]] = None) -> None:
+    Events of threads are opened and closed at every context switch. Without ``software`` only the
+    processor's own are counted, because nothing else can count these; where there are none, perf
+    is not started.
+    """
+
+    def __init__(
+        self,
+        pids: List[int],
+        root: str = "/",
+        cpus: Optional[List[int]] = None,
+        software: bool = True,
+    ) -> None:
         """Attach and wait until it counts. Raises Unavailable with the reason when it cannot."""
         perf = shutil.which("perf")
         if perf is None:
@@ -282,8 +298,17 @@ class Counting:
         tried = availability(perf, tuple(dict.fromkeys(event.perf_name for event in self._events)))
         if tried.useless:
             raise Unavailable(tried.useless)
-        self._tried = tried
-        usable = [name for name, reason in tried.reasons.items() if reason is None]
+        self._reasons = dict(tried.reasons)
+        self._format = tried.format
+        if not software:
+            self._reasons.update(dict.fromkeys(_SOFTWARE, _SPARED))
+        usable = [name for name, reason in self._reasons.items() if reason is None]
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self.pid = 0
+        self.cpu_s: Optional[float] = None
+        if not usable and not software:
+            self._argv: List[str] = []
+            return
         if not usable:
             raise Unavailable("perf can count none of the events here")
         threads = 0
@@ -296,7 +321,6 @@ class Counting:
             *_stat(perf, tried.format), "-e", ",".join(usable), "-p", ",".join(map(str, pids)),
         ]  # fmt: skip
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by result)
-        self.cpu_s: Optional[float] = None
         self._child = _spawn(self._argv, self._output, cpus)
         self.pid = self._child.pid
         try:
@@ -329,6 +353,8 @@ class Counting:
 
     def interrupt(self) -> None:
         """Stop counting."""
+        if self._child is None:
+            return
         with contextlib.suppress(OSError, ValueError):
             stat = placement.parse_stat(read("/", f"proc/{self.pid}/stat"))
             self.cpu_s = stat.ticks / os.sysconf("SC_CLK_TCK")
@@ -337,6 +363,8 @@ class Counting:
 
     def result(self) -> Dict[str, Any]:
         """Return the record, after ``interrupt``. Raises Unavailable when perf gives none."""
+        if self._child is None:
+            return self._record("")
         late = False
         try:
             self._child.wait(END_LIMIT_S)
@@ -348,14 +376,17 @@ class Counting:
             raw = _text(self._output)
         if late:
             raise Unavailable(f"perf did not end within {END_LIMIT_S:.0f} s of being told to")
-        found = {entry["event"]: entry for entry in counts(raw)}
-        if not found:
+        if not counts(raw):
             raise Unavailable(_why(raw))
+        return self._record(raw)
+
+    def _record(self, raw: str) -> Dict[str, Any]:
+        found = {entry["event"]: entry for entry in counts(raw)}
         events = []
         for event in self._events:
             entry = found.get(event.perf_name) or {
                 "value": None,
-                "reason": self._tried.reasons[event.perf_name] or "perf printed no line for it",
+                "reason": self._reasons[event.perf_name] or "perf printed no line for it",
                 "running_percent": None,
                 "user_only": False,
             }
@@ -372,7 +403,7 @@ class Counting:
             )
         return {
             "argv": self._argv,
-            "format": self._tried.format,
+            "format": self._format,
             "processor": self._processor,
             "groups": [group.name for group in self._groups],
             "raw": raw,
