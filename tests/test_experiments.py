@@ -194,7 +194,9 @@ def test_all_leaves_out_what_this_host_cannot_offer(checkout, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("plan", "allow", "words"),
     [
-        ({"cells": [], "order": [], "skipped": [{"reason": "one node"}]}, True, "one node"),
+        ({"cells": [], "order": [], "skipped": [{"cell": "remote", "reason": "one node"},
+                                                {"cell": "local", "reason": "too small"}]},
+         True, "local: too small; remote: one node"),
         ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, False,
          "this experiment sets vm.swappiness = 0 while it measures, and may not"),
         ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, True, None),
@@ -215,3 +217,9 @@ def test_what_cannot_or_may_not_be_measured_is_said_before_it_starts(
     monkeypatch.setattr(session.launch, "new_run_directory", start)
     with pytest.raises(session.LeftOut if words else Started, match=words):
         session.run(loaded.request("smoke", "here"), loaded, session.Settings(allow))
+
+
+def test_no_two_experiments_claim_in_the_same_words():
+    """The article's table of claims is keyed by what they say."""
+    said = [claim["says"] for name in NAMES for claim in experiments.load(name).claims]
+    assert len(said) == len(set(said))

@@ -11,6 +11,7 @@ as a machine measured the same, and nothing is concluded from them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,15 @@ class Article:
     def _named(self, host: str) -> str:
         return f"{host} (emulated)" if self._emulated(host) else host
 
+    def _where(self, run: runs.Run, *, marked: bool = False) -> str:
+        """A run's host; with its server where the host measured the same with another."""
+        host = run.manifest["host"]
+        alike = [other for other in self.runs if other.subject[:2] == run.subject[:2]]
+        name = self._named(host) if marked else host
+        return f"{name}, {run.server}" if run.server and len(alike) > 1 else name
+
     def _of(self, experiment: str) -> list[View]:
-        """The views of an experiment, one per host, in the order of the hosts."""
+        """The views of an experiment, one per host and server, in the order of the hosts."""
         order = {host: place for place, host in enumerate(self.hosts())}
         found = [view for view in self.views if view.run.manifest["experiment"] == experiment]
         return sorted(found, key=lambda view: order[view.run.manifest["host"]])
@@ -107,7 +115,7 @@ class Article:
             return
         frame = results.table(run, metric, results.points(run, metric)[0])
         different = frame.filter(pl.col("decision") == statistics.EFFECT)
-        what = f"{run.manifest['experiment']}, {results.title(metric)}, {run.manifest['host']}"
+        what = f"{run.manifest['experiment']}, {results.title(metric)}, {self._where(run)}"
         if not different.is_empty():
             unlike_one = (pl.col("ratio").log().abs()).arg_max()
             row = different.row(different.select(unlike_one).item(), named=True)
@@ -117,7 +125,14 @@ class Article:
             yield f"- {what}: no binding can be told from its baseline beyond the A/A control."
 
     def _verdicts(self) -> list[claims.Verdict]:
-        return [verdict for view in self.views for verdict in view.verdicts(self.runs)]
+        found: dict[tuple[str, str, str], claims.Verdict] = {}
+        for view in self.views:
+            server = self._where(view.run).removeprefix(view.run.manifest["host"])
+            for verdict in view.verdicts(self.runs):
+                if verdict.verdict != claims.NOT_TESTABLE:  # each server of a host has its own
+                    verdict = replace(verdict, says=verdict.says + server)
+                found[verdict.claim, verdict.says, verdict.host] = verdict
+        return list(found.values())
 
     def claims(self) -> Text:
         """Return the verdict on every claim, per host: the article's first table."""
@@ -263,10 +278,10 @@ class Article:
             return self._matrices(views, *arguments)
         shown = [view for view in views if self._tells(view, method, *arguments)] or views
         hidden = [view for view in views if view not in shown]
-        names = [self._named(view.run.manifest["host"]) for view in shown]
+        names = [self._where(view.run, marked=True) for view in shown]
         remark = ""
         if hidden:
-            left_out = _listed([view.run.manifest["host"] for view in hidden])
+            left_out = _listed([self._where(view.run) for view in hidden])
             remark = f"Left out: {left_out} ({_MEANINGLESS})."
         if method == "table" and len(views) > 1:
             return self._table(shown, names, remark, *arguments)
@@ -427,7 +442,7 @@ class Article:
                 )
         skipped: dict[str, list[str]] = {}
         for view in self.views:
-            where = f"{view.run.manifest['experiment']} on {view.run.manifest['host']}"
+            where = f"{view.run.manifest['experiment']} on {self._where(view.run)}"
             for line in planning.skipped_lines(view.run.plan):
                 skipped.setdefault(line, []).append(where)
         lines += [f"- {what} ({_listed(where)})" for what, where in skipped.items()]
@@ -470,7 +485,7 @@ class Article:
     def recommendations(self) -> Text:
         """Return what each experiment that compares bindings recommends for its host."""
         parts = [
-            f"**{view.run.manifest['experiment']}, {view.run.manifest['host']}**: "
+            f"**{view.run.manifest['experiment']}, {self._where(view.run)}**: "
             f"{view.recommendation()}"
             for view in self.views
             if recommendation.suitable(view.run)
@@ -509,7 +524,7 @@ class Article:
             for run in self.runs
         ]
         notes = dict.fromkeys(
-            f"{run.manifest['experiment']}, {run.manifest['host']}: {note}"
+            f"{run.manifest['experiment']}, {self._where(run)}: {note}"
             for run in self.runs
             for note in [*_reservations(run), *_page_sizes(run)]
         )
@@ -525,7 +540,7 @@ class Article:
             said = results.confidence(run, told)
             if told or said.startswith("- "):  # of times that mean nothing: only what was excluded
                 parts.append(
-                    f"**{run.manifest['experiment']}, {self._named(run.manifest['host'])}**"
+                    f"**{run.manifest['experiment']}, {self._where(run, marked=True)}**"
                 )
                 parts.append(said)
         return Text("\n\n".join(parts))

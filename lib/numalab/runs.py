@@ -37,6 +37,16 @@ class Run:
         """The metrics that answer the question: {name: {"unit", "better"}}."""
         return self.plan["request"].get("measure", {})
 
+    @property
+    def server(self) -> str:
+        """The server that was measured, with its version; "" where the tool is no client of one."""
+        return self.plan["tool"].get("server") or ""
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Host, experiment, and who made the server: of runs alike in these the newest counts."""
+        return self.manifest["host"], self.manifest["experiment"], self.server.partition(" ")[0]
+
     @cached_property
     def cells(self) -> dict[str, dict[str, Any]]:
         """The plan's cells by their ids."""
@@ -144,13 +154,13 @@ def load(path: str | Path) -> Run:
 
 
 def newest(host: str | None = None) -> list[Run]:
-    """Return the newest complete run of every experiment on every host (or on one host)."""
-    chosen: dict[tuple[str, str], Run] = {}
+    """Return the newest complete run of every subject on every host (or on one host)."""
+    chosen: dict[tuple[str, str, str], Run] = {}
     for folder in home.find_runs(host=host):
         try:
             run = load(folder)
         except Fault:
             continue  # numalab list --runs names the damaged ones
         if run.manifest["status"] == "complete":
-            chosen[run.manifest["host"], run.manifest["experiment"]] = run
+            chosen[run.subject] = run
     return list(chosen.values())
