@@ -138,7 +138,7 @@ def test_a_tool_that_finds_nothing_to_do_on_this_host_makes_an_empty_plan(driver
     made = plan.make(request(), topologies.topology(1))
     assert made["cells"] == [] and made["order"] == []
     assert "pages have no choice of nodes" in {skip["reason"] for skip in made["skipped"]}
-    assert "nothing will be measured" in plan.text(made)
+    assert "nothing of this can be measured" in plan.text(made)
 
 
 def test_unbound_runs_the_threads_of_its_baseline(drivers):
@@ -271,7 +271,7 @@ def test_warnings_say_what_this_plan_cannot_decide(drivers):
     assert len(warnings) == 1 and warnings[0].startswith("fewer than two nodes have memory")
     made = plan.make(request(bindings=["remote"]), topologies.topology(1))
     assert made["order"] == [] and made["cells"] == []
-    assert any("nothing will be measured" in warning for warning in made["warnings"])
+    assert any("nothing of this can be measured" in warning for warning in made["warnings"])
 
 
 CASES = [

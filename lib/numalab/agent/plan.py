@@ -781,7 +781,7 @@ def skipped_lines(plan: Plan) -> List[str]:
     """Return one line per reason for which something asked for is not measured."""
     reasons: Dict[str, List[str]] = {}
     for skip in plan["skipped"]:
-        reasons.setdefault(skip["reason"], []).append(skip["cell"])
+        reasons.setdefault(skip["reason"], []).append(skip.get("cell") or "something")
     return [f"{', '.join(cells)}: {reason}" for reason, cells in reasons.items()]
 
 
