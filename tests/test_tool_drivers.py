@@ -226,3 +226,52 @@ def test_mlc_answers_to_what_the_probe_is_asked(mode, test):
     assert ready == {"test": test, "random": True}
     with pytest.raises(Fault, match="cannot measure 'stream'"):
         driver.prepare({"mode": "stream"}, {"threads": 2}, "0-1", "0")
+
+
+_CHECKPOINT = """[ 4s ] Checkpoint report:
+SQL statistics:
+    queries performed:
+        read:                            1182
+        write:                           0
+        other:                           0
+        total:                           1182
+    transactions:                        1182   (292.52 per sec.)
+    queries:                             1182   (292.52 per sec.)
+    ignored errors:                      0      (0.00 per sec.)
+    reconnects:                          0      (0.00 per sec.)
+
+General statistics:
+    total time:                          4.0106s
+    total number of events:              1182
+
+Latency (ms):
+         min:                                   24.81
+         avg:                                 1451.35
+         max:                                 2552.01
+         95th percentile:                     2449.36
+         sum:                              1725651.59
+
+Threads fairness:
+    events (avg/stddev):           594.5000/3.50
+    execution time (avg/stddev):   862.8258/3.62
+""".splitlines()
+_REPORT = [
+    "[ 4s ] thds: 2 tps: 337.50 qps: 337.50 (r/w/o: 337.50/0.00/0.00) lat (ms,95%): 2493.86 "
+    "err/s: 0.00 reconn/s: 0.00",
+    "[ 4s ] queue length: 2036, concurrency: 2",
+]
+
+
+@pytest.mark.parametrize("queue", range(len(_CHECKPOINT) + 1))
+@pytest.mark.parametrize("report", [0, 1, 2])
+def test_a_report_and_its_queue_stand_anywhere_about_a_checkpoint(report, queue):
+    """Two threads print: under a fixed load (--rate) a report has two lines."""
+    lines = list(_CHECKPOINT)
+    lines.insert(queue, _REPORT[1])
+    lines.insert(min(report, queue), _REPORT[0])
+    head = ["sysbench 1.0.20 (using system LuaJIT 2.1.0-beta3)", "", "Threads started!", ""]
+    found = tools.driver("sysbench").parse("\n".join([*head, *lines, ""]))
+    (seen,) = [record for record in found if record["kind"] == "report"]
+    assert (seen["qps"], seen["queue_length"], seen["concurrency"]) == (337.5, 2036, 2)
+    warm = {r["name"]: r["value"] for r in found if r["kind"] == "result" and "checkpoint_s" in r}
+    assert warm["queries"] == 1182

@@ -78,7 +78,7 @@ def test_everything_is_measured_in_a_guest_and_becomes_an_article(numalab, check
     for manifest in (manifests[name] for name in smoke if name.startswith("mysql-")):
         journal = checkout / "runs" / HOST / manifest["run"] / "journal.ndjson"
         records = [json.loads(line) for line in journal.open()]
-        assert len(records) >= 5
+        assert len(records) >= 3
         assert {record["grade"] for record in records} == {"verified"}, manifest["run"]
         assert all(record["tool"]["version"].startswith("MySQL 9") for record in records)
     numalab("check", "--all")

@@ -289,8 +289,9 @@ def _report(reader: _Reader, line: Line, row: str) -> bool:
         return True
     queue = _QUEUE.match(rest)
     if queue:
-        last = reader.out[-1] if reader.out else {}
-        if last.get("kind") == "report" and last["t_s"] == t_s and "queue_length" not in last:
+        # A checkpoint's report, printed by another thread, can stand between the two.
+        last = next((one for one in reversed(reader.out) if one["kind"] == "report"), {})
+        if last.get("t_s") == t_s and "queue_length" not in last:
             last.update(queue_length=int(queue[1]), concurrency=int(queue[2]))
             return True
         refuse(NAME, line, "a length of the queue without the report that it belongs to")
