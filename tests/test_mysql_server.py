@@ -324,6 +324,7 @@ def test_a_trial_measures_and_reuses_its_copy(cache, tmp_path):
     records = [measure(tmp_path / name)[0] for name in ("one", "two")]
     for record in records:
         assert record["grade"] == "verified", record["reason"]
+        assert record["argv"][0] == "python3"  # no path of the host's, wherever its Python is
     import gzip
 
     text = gzip.decompress((tmp_path / "two" / record["raw"]["stdout"]).read_bytes()).decode()

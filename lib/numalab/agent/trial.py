@@ -21,6 +21,7 @@ import json
 import math
 import re
 import signal
+import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -441,7 +442,10 @@ class _Trial:
             "ended": _stamp(datetime.now(timezone.utc)),
             "grade": grade,
             "reason": reason,
-            "argv": [published(word) for word in self.argv],
+            # Where our own interpreter lies is this host's business.
+            "argv": [
+                "python3" if word == sys.executable else published(word) for word in self.argv
+            ],
             "exit_status": ended["exit_status"] if ended else None,
             "signal": ended["signal"] if ended else None,
             "times": self._times(),
