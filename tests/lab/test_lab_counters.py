@@ -36,6 +36,17 @@ def close(value, expected):
     return value == pytest.approx(expected, rel=0.05)
 
 
+def woken(counted, case):
+    """Pages that kswapd scanned: one trial decides nothing, and it may wake at any moment."""
+    return counted[case, "pgscan_kswapd"][""]
+
+
+def given_up(counted, case):
+    """Pages of page cache that the full node lost."""
+    full, kept = (counted[case, name] for name in ("filled_page_cache", "page_cache_kept"))
+    return full["node 0"] * (1 - kept[""]) / PAGE
+
+
 def test_an_empty_or_emptied_node_takes_all(counted):
     for case in ("empty", "dropped"):
         assert close(counted[case, "numa_hit"]["node 0"], pages(counted, case))
@@ -45,22 +56,21 @@ def test_an_empty_or_emptied_node_takes_all(counted):
 
 def test_a_full_node_spills_and_keeps_its_page_cache(counted):
     spilled = pages(counted, "full", 1)
-    assert spilled > 0.85 * pages(counted, "full")
+    assert spilled + woken(counted, "full") > 0.85 * pages(counted, "full")
     assert close(counted["full", "numa_miss"]["node 1"], spilled)
     assert close(counted["full", "numa_foreign"]["node 0"], spilled)
-    assert close(counted["full", "page_cache_kept"][""], 1)
+    assert given_up(counted, "full") < 1.05 * woken(counted, "full") + 0.05 * spilled
     assert counted["full", "zone_reclaim_success"][""] == 0
 
 
 def test_zone_reclaim_gives_up_what_it_scans_and_nothing_under_mglru(counted):
     assert pages(counted, "reclaim", 0) > 0.85 * pages(counted, "reclaim")
-    full, kept = (counted["reclaim", name] for name in ("filled_page_cache", "page_cache_kept"))
-    given_up = full["node 0"] * (1 - kept[""]) / PAGE
-    assert given_up > 0.5 * pages(counted, "reclaim")
-    assert close(counted["reclaim", "pgscan_direct"][""], given_up)
+    lost = given_up(counted, "reclaim")
+    assert lost > 0.5 * pages(counted, "reclaim")
+    assert close(counted["reclaim", "pgscan_direct"][""] + woken(counted, "reclaim"), lost)
     assert counted["reclaim", "zone_reclaim_success"][""] > 0
     spilled = pages(counted, "reclaim-mglru", 1)
-    assert spilled > 0.85 * pages(counted, "reclaim-mglru")
+    assert spilled + woken(counted, "reclaim-mglru") > 0.85 * pages(counted, "reclaim-mglru")
     assert close(counted["reclaim-mglru", "numa_miss"]["node 1"], spilled)
     assert counted["reclaim-mglru", "zone_reclaim_success"][""] == 0
     assert counted["reclaim-mglru", "zone_reclaim_failed"][""] >= spilled
