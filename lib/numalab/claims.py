@@ -458,12 +458,14 @@ def _named(name: str, side: Side) -> list[dict]:
         if cell["id"] == name
         or (cell["binding"] == binding and cell["id"].partition("/")[2] == rest)
     ]
-    if not found and ":" in binding:
-        wanted = [(_stands_for(one, side.plan), rest) for one in _resolved(binding, side)]
-        found = [cell for cell in cells if cell["id"].partition("/")[::2] in wanted]
     if found:
         return found
-    meant = {binding, *(_resolved(binding, side) if ":" in binding else ())}
+    resolved, why = _resolved(binding, side) if ":" in binding else ([], None)
+    wanted = [(_stands_for(one, side.plan), rest) for one in resolved]
+    found = [cell for cell in cells if cell["id"].partition("/")[::2] in wanted]
+    if found:
+        return found
+    meant = {binding, *resolved}
     for skipped in side.plan.get("skipped", []):
         cell = str(skipped.get("cell", ""))
         case = cell.partition("/")[2]
@@ -477,13 +479,8 @@ def _named(name: str, side: Side) -> list[dict]:
     cases = [case["name"] for case in request.get("cases") or []]
     if cases and rest and rest not in cases:
         raise _Untestable(f"this run leaves out the case {rest} (profile {request['profile']})")
-    if ":" in binding and not meant - {binding}:
-        try:
-            bindings.resolve([binding], left_to_cells(side.host, side.plan))
-        except Fault as fault:
-            raise _Untestable(fault.what) from None
-        except KeyError:
-            pass  # the record is of a host that nothing can be resolved on
+    if why:
+        raise _Untestable(why)
     if rest and any(c["id"].partition("/")[0] in {binding, *meant} for c in cells):
         raise _Untestable(f"this run leaves out {rest} (profile {request.get('profile')})")
     raise _Untestable(f"the run holds no {name} cell")
@@ -498,13 +495,15 @@ def _stands_for(cell: str, plan: dict[str, Any]) -> str:
     return cell
 
 
-def _resolved(binding: str, side: Side) -> list[str]:
-    """The ids of the cells that a binding's name stands for on this host."""
+def _resolved(binding: str, side: Side) -> tuple[list[str], str | None]:
+    """The ids of the cells that a binding's name stands for on this host, or why there are none."""
     try:
         cells, _, _ = bindings.resolve([binding], left_to_cells(side.host, side.plan))
-    except (Fault, KeyError):
-        return []
-    return [cell["id"] for cell in cells]
+    except Fault as fault:
+        return [], fault.what
+    except KeyError:  # the record is of a host that nothing can be resolved on
+        return [], None
+    return [cell["id"] for cell in cells], None
 
 
 def left_to_cells(host: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
@@ -677,12 +676,7 @@ def _decided(
 
 
 def _ratio(rows: pl.DataFrame, cell: str, partner: str, point: str) -> Ratio:
-    at = rows.filter(pl.col("point") == point)
-    one, other = (at.filter(pl.col("cell") == name) for name in (cell, partner))
-    return statistics.paired_ratio(
-        one["value"].to_list(), other["value"].to_list(),
-        one["block"].to_list(), other["block"].to_list(),
-    )  # fmt: skip
+    return statistics.paired_cells(rows.filter(pl.col("point") == point), cell, partner)
 
 
 def _median_pair(predicate: Comparison, pairs: list[_Pair]) -> _Pair:

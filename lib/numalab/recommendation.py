@@ -151,7 +151,7 @@ class _Judge:
             self.far = max(control.high, 1 / control.low)
 
     def compare(self, cell: dict[str, Any], other: dict[str, Any], tried: int) -> _Compared:
-        ratio = _ratio(self.rows, cell["id"], other["id"])
+        ratio = statistics.paired_cells(self.rows, cell["id"], other["id"])
         if ratio.low is None:
             return _Compared(cell, ratio, None, None)
         confidence = 1 - (1 - statistics.CONFIDENCE) / max(tried, 1)
@@ -182,14 +182,6 @@ def _verified(run: Run, metric: str, point: str) -> pl.DataFrame:
     if "tool" in rows["source"]:  # a collector may count what the tool counts too
         rows = rows.filter(pl.col("source") == "tool")
     return rows.filter(pl.col("point") == point)
-
-
-def _ratio(rows: pl.DataFrame, cell: str, other: str) -> Ratio:
-    one, base = (rows.filter(pl.col("cell") == name) for name in (cell, other))
-    return statistics.paired_ratio(
-        one["value"].to_list(), base["value"].to_list(),
-        one["block"].to_list(), base["block"].to_list(),
-    )  # fmt: skip
 
 
 def _too_few(judge: _Judge, compared: Sequence[_Compared]) -> str:
@@ -249,7 +241,7 @@ def _costs(
         if name == judge.metric:
             continue
         rows = _verified(run, name, judge.point)
-        ratio = _ratio(rows, cell["id"], default["id"])
+        ratio = statistics.paired_cells(rows, cell["id"], default["id"])
         control = statistics.aa_interval(rows, name, judge.point)
         said = statistics.effect(ratio.low, ratio.high, control.low, control.high, ratio.n)
         worse = said == statistics.EFFECT and (ratio.ratio > 1) == (measure["better"] == "lower")

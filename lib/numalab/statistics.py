@@ -294,6 +294,15 @@ def real_when_emulated(source: str, metric: str, unit: str = "", tool: str = "")
     return source == "tool" and tool in _PLACING_TOOLS
 
 
+def paired_cells(rows: pl.DataFrame, cell: str, other: str) -> Ratio:
+    """Return ``paired_ratio`` of two cells' rows (cell, block, value) of one metric and point."""
+    one, base = (rows.filter(pl.col("cell") == name) for name in (cell, other))
+    return paired_ratio(
+        one["value"].to_list(), base["value"].to_list(),
+        one["block"].to_list(), base["block"].to_list(),
+    )  # fmt: skip
+
+
 def why_missing(measurements: pl.DataFrame, metric: str) -> str:
     """Return why a metric has no value in these rows, in words; "" where no reason stands.
 

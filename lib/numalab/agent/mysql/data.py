@@ -122,8 +122,8 @@ def ensure(
     what = f"{tables * rows:,} rows in {tables} tables for {server.title}"
     if free < need:
         raise Fault(
-            f"the data set ({what}) needs about {_gigabytes(need)} in {cache_folder()}, where "
-            f"{_gigabytes(free)} are free",
+            f"the data set ({what}) needs about {gigabytes(need)} in {cache_folder()}, where "
+            f"{gigabytes(free)} are free",
             _ROOM_HINT,
         )
     tell(_progress(f"preparing {what}, once: about {load_s(options):.0f} s", None))
@@ -501,7 +501,8 @@ def _room(error: OSError) -> Optional[str]:
     return f"the disk is full: {_ROOM_HINT}" if error.errno in _FULL else None
 
 
-def _gigabytes(size: int) -> str:
+def gigabytes(size: int) -> str:
+    """Return a number of bytes in words: 1.2 GiB."""
     return f"{size / 2**30:.1f} GiB"
 
 

@@ -92,7 +92,7 @@ def statements(client: Host, database: str) -> List[str]:
     """Return the statements that let the client in, once."""
     account = f"'{USER}'@'{client.address}'"
     return [
-        f"DROP USER IF EXISTS {account}",
+        farewell(client),
         f"CREATE USER {account}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {account}",
     ]

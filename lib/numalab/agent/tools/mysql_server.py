@@ -184,8 +184,8 @@ def prepare(
         need, free = data.disk_bytes(resolved), data.free_bytes()
         if need > free:
             raise Fault(
-                f"the data set needs about {_gigabytes(need)} of disk in {data.cache_folder()}, "
-                f"where {_gigabytes(free)} are free",
+                f"the data set needs about {data.gigabytes(need)} of disk in "
+                f"{data.cache_folder()}, where {data.gigabytes(free)} are free",
                 "free some space, let XDG_CACHE_HOME name another disk, or ask for fewer rows",
             )
     if given["client_host"]:
@@ -197,8 +197,8 @@ def prepare(
     caches = last_level_caches(topology, cpus)
     if caches and data.table_bytes(resolved) < caches:
         notes.append(
-            f"the tables ({_gigabytes(data.table_bytes(resolved))}) fit into the last-level caches "
-            f"({_gigabytes(caches)}): the distance of memory shows less than it could"
+            f"the tables ({data.gigabytes(data.table_bytes(resolved))}) fit into the last-level "
+            f"caches ({data.gigabytes(caches)}): the distance of memory shows less than it could"
         )
     sessions = resolved["clients"] * _SESSION_BYTES
     need = int(resolved["pool_bytes"] * 1.05) + _SERVER_BYTES + sessions
@@ -263,7 +263,7 @@ def _pool(value: Any, tables: int) -> int:
         return -(-least // step) * step
     if isinstance(value, bool) or not isinstance(value, int) or value < tables:
         raise Fault(
-            f"pool {value!r} does not hold the tables ({_gigabytes(tables)})",
+            f"pool {value!r} does not hold the tables ({data.gigabytes(tables)})",
             "write a number of bytes that does, or auto: this measures memory, not the disk",
         )
     return value
@@ -333,14 +333,14 @@ def outlay(cells: List[Dict[str, Any]]) -> Dict[str, Any]:
         rows = options["tables"] * options["rows"]
         size = data.disk_bytes(options, copies[key])
         words.append(
-            f"data set: {rows:,} rows in {options['tables']} tables, {_gigabytes(size)} of disk"
+            f"data set: {rows:,} rows in {options['tables']} tables, {data.gigabytes(size)} of disk"
         )
         disk += size
         found = server.find(options["server"], options["prefer"])
         if data.known(data.place(found, options)) is None:
             seconds += data.load_s(options)
     memory = max((cell["need_bytes"] for cell in cells), default=0)
-    words.append(f"{_gigabytes(memory)} of memory")
+    words.append(f"{data.gigabytes(memory)} of memory")
     return {
         "prepare_s": round(seconds, 1),
         "disk_bytes": disk,
@@ -544,7 +544,3 @@ def _final(records: List[Record], run: Record) -> Dict[str, float]:
 
 def _of(run: Record) -> str:
     return f"{run['instance']}: " if run["instance"] else ""
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
