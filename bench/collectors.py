@@ -26,7 +26,8 @@ from typing import Callable, List, Tuple
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 
-from numalab.agent import collectors, cpulist, process  # noqa: E402
+from numalab.agent import collectors, cpulist  # noqa: E402
+from numalab.agent.trial import process  # noqa: E402
 
 WIDEST = 0.02
 OPTIONS = {"perf": True, "interval_s": 1.0}

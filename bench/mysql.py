@@ -26,14 +26,16 @@ from typing import Any, Dict, List
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 
-from numalab.agent import plan as planning  # noqa: E402
-from numalab.agent import run, tools, topology  # noqa: E402
+from numalab.agent import drivers  # noqa: E402
 from numalab.agent.errors import Fault  # noqa: E402
-from numalab.agent.mysql import data, server, stage, wire  # noqa: E402
+from numalab.agent.host import topology  # noqa: E402
+from numalab.agent.plan import make as planning  # noqa: E402
+from numalab.agent.served.mysql import data, server, stage, wire  # noqa: E402
+from numalab.agent.trial import run  # noqa: E402
 
 GOAL_RATIO, GOAL_SHARE = 0.98, 0.70
 WARMUP_S = 2
-_DRIVER = tools.driver("mysql_server")
+_DRIVER = drivers.driver("mysql_server")
 
 
 def through_the_harness(request: Dict[str, Any], folder: Path) -> Dict[str, float]:
@@ -85,7 +87,7 @@ def by_hand(found: Dict[str, Any], cell: Dict[str, Any]) -> float:
     finally:
         os.chdir("/")
         started.kill()
-    records = tools.driver("sysbench").parse(done.stdout)
+    records = drivers.driver("sysbench").parse(done.stdout)
     measured = [r for r in records if "checkpoint_s" not in r]
     return next(r["value"] for r in measured if r.get("name") == "queries_per_second")
 

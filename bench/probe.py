@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 
 from numalab.agent import cpulist  # noqa: E402
-from numalab.agent.tools import probe, stream  # noqa: E402
+from numalab.agent.drivers import probe, stream  # noqa: E402
 
 LEAST_STREAM, WIDEST_LATENCY = 0.97, 0.05
 Result = Dict[str, float]

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT / "tests")]
 
 import sysfs_tree  # noqa: E402
-from numalab.agent import topology  # noqa: E402
+from numalab.agent.host import topology  # noqa: E402
 
 TIMES = 15
 

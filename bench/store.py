@@ -48,7 +48,8 @@ def make(folder: Path) -> None:
 
 def summarise(folder: Path) -> None:
     """Summarise in a process of its own; print seconds and peak resident bytes."""
-    from numalab import statistics, store
+    from numalab import store
+    from numalab.analysis import statistics
 
     began = time.perf_counter()
     frame = statistics.summarise(store.measurements(sorted(folder.iterdir())))

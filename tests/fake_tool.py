@@ -62,7 +62,7 @@ def _parse(text: str) -> List[Dict[str, Any]]:
 
 
 def driver(protocol: str) -> SimpleNamespace:
-    """A driver as the modules under agent/tools are; ``options``: {"do": …, "mark": seconds}."""
+    """A driver as the modules under agent/drivers are; ``options``: {"do": …, "mark": seconds}."""
     return SimpleNamespace(
         NAME="fake",
         PROTOCOL=protocol,
@@ -166,12 +166,13 @@ def agent(
 
 def main(arguments: Optional[List[str]] = None) -> int:
     from numalab.agent import __main__ as command
-    from numalab.agent import run, tools
+    from numalab.agent import drivers
+    from numalab.agent.trial import run
 
     plan_file, out, root, record, lock = arguments or sys.argv[1:]
     loaded = json.loads(Path(plan_file).read_text())
     protocol = "sampled" if loaded["request"]["experiment"] == "sampled" else "handshake"
-    tools.driver = lambda name: driver(protocol)  # type: ignore[attr-defined]
+    drivers.driver = lambda name: driver(protocol)  # type: ignore[attr-defined]
 
     def start(options: Any) -> None:
         run.run(

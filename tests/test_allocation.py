@@ -12,10 +12,12 @@ import pytest
 
 import topologies
 from corpus import fixture
-from numalab import claims, experiments
-from numalab.agent import plan, tools
+from numalab import experiments
+from numalab.agent import drivers
+from numalab.agent.drivers import allocation, probe
 from numalab.agent.errors import Fault, NotHere, ParseError
-from numalab.agent.tools import allocation, probe
+from numalab.agent.plan import make as plan
+from numalab.analysis import claims
 
 MIB = 1 << 20
 CPUS = sorted(os.sched_getaffinity(0))
@@ -204,7 +206,7 @@ def prepared(host=None, cpus="0-3", **options):
 
 
 def test_it_is_a_measuring_tool():
-    assert tools.driver("allocation") is allocation and "allocation" in tools.MEASURING
+    assert drivers.driver("allocation") is allocation and "allocation" in drivers.MEASURING
 
 
 @pytest.mark.parametrize(

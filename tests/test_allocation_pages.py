@@ -4,11 +4,12 @@ import polars as pl
 import pytest
 
 import frames
-from numalab import results, runs
+from numalab import runs
+from numalab.agent.drivers import allocation
 from numalab.agent.errors import Fault
-from numalab.agent.tools import allocation
-from numalab.charts import placement
-from numalab.notebook import Text, View
+from numalab.analysis import results
+from numalab.show.charts import placement
+from numalab.show.view import Text, View
 from test_allocation import OUTPUTS
 
 CELLS = {

@@ -8,10 +8,12 @@ import pytest
 
 import frames
 import sysfs_tree
-from numalab import article, runs, statistics
-from numalab.agent import state, topology
-from numalab.charts import hosts, style
-from numalab.notebook import Text
+from numalab import runs
+from numalab.agent.host import state, topology
+from numalab.analysis import statistics
+from numalab.show import article
+from numalab.show.charts import hosts, style
+from numalab.show.view import Text
 
 MACHINES = {
     "real": (sysfs_tree.ONE_NODE, False),
@@ -106,7 +108,7 @@ def test_settings_and_nodes_stand_side_by_side(three):
 
 
 def test_claims_are_pivoted_by_host_with_the_figures_elsewhere(three, monkeypatch):
-    from numalab import claims
+    from numalab.analysis import claims
 
     def verdict(host, word, because):
         return claims.Verdict("spills", "It | spills", "somebody", host, word, because, [])

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from numalab.agent import bindings, cpulist
+from numalab.agent import cpulist
 from numalab.agent.errors import Fault
+from numalab.agent.plan import bindings
 
 SYMBOLIC = [
     "unbound",

@@ -39,7 +39,7 @@ def test_the_agent_is_written_in_python_3_9(path):
 
 def test_the_walk_sees_every_form_of_import(monkeypatch, tmp_path):
     monkeypatch.setattr(sys.modules[__name__], "AGENT", tmp_path)
-    (tmp_path / "tools").mkdir()
-    path = tmp_path / "tools" / "stray.py"
+    (tmp_path / "drivers").mkdir()
+    path = tmp_path / "drivers" / "stray.py"
     path.write_text("import polars\ndef f():\n    from ...store import w\n    from . import x\n")
-    assert list(_imports(path)) == ["polars", "numalab.store", "numalab.agent.tools"]
+    assert list(_imports(path)) == ["polars", "numalab.store", "numalab.agent.drivers"]

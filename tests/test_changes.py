@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from fake_tool import fake_root
-from numalab.agent import changes, only_one
 from numalab.agent.errors import Fault
+from numalab.agent.trial import lock as only_one
+from numalab.agent.trial import settings
 
-LIB = str(Path(changes.__file__).resolve().parents[2])
+LIB = str(Path(settings.__file__).resolve().parents[3])
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def host(root, tmp_path):
-    return changes.HostChanges(tmp_path / "state" / "changes.json", tmp_path / "copy.json", root)
+    return settings.HostChanges(tmp_path / "state" / "changes.json", tmp_path / "copy.json", root)
 
 
 def _apply(host, wanted):
@@ -41,13 +42,13 @@ def _balancing(root):
 def test_a_change_is_recorded_made_and_put_back(host, root, tmp_path):
     _apply(host, {"kernel.numa_balancing": "0"})
     assert _balancing(root) == "0"
-    left = changes.pending(host.record)
+    left = settings.pending(host.record)
     assert left["pid"] == os.getpid() and left["boot_id"].startswith("1111")
     assert left["changes"][0]["before"] == "1" and left["changes"][0]["values"] == ["0", "1"]
     (entry,) = host.restore()
     assert entry["restored"] is True
     assert _balancing(root) == "1"
-    assert changes.pending(host.record) is None
+    assert settings.pending(host.record) is None
     assert json.loads((tmp_path / "copy.json").read_text())["changes"][0]["restored"] is True
     assert host.restore() == []
 
@@ -58,7 +59,7 @@ def test_the_record_is_there_before_the_change(host, root, monkeypatch):
 
     def spy(path, text, *rest, **named):
         if path.name == "numa_balancing":
-            seen.append(changes.pending(host.record)["changes"][0]["before"])
+            seen.append(settings.pending(host.record)["changes"][0]["before"])
         return write(path, text, *rest, **named)
 
     monkeypatch.setattr(Path, "write_text", spy)
@@ -156,15 +157,15 @@ def test_after_a_reboot_nothing_is_put_back_and_said(host, root, capsys):
     (entry,) = host.restore()
     assert entry["restored"] is False and "rebooted" in entry["reason"]
     assert _balancing(root) == "0"
-    assert changes.pending(host.record) is None
+    assert settings.pending(host.record) is None
 
 
 def test_the_next_run_records_the_true_value(host, root, tmp_path):
     """An agent and its guard both died: the next run must not take the changed value for true."""
     _apply(host, {"kernel.numa_balancing": "0"})
-    following = changes.HostChanges(host.record, tmp_path / "copy2.json", root)
+    following = settings.HostChanges(host.record, tmp_path / "copy2.json", root)
     _apply(following, {"kernel.numa_balancing": "0"})
-    assert changes.pending(host.record)["changes"][0]["before"] == "1"
+    assert settings.pending(host.record)["changes"][0]["before"] == "1"
     following.restore()
     assert _balancing(root) == "1"
 
@@ -180,14 +181,14 @@ def test_restore_by_hand_says_what_it_did(root, tmp_path, monkeypatch):
     lock = f"numalab-test-{os.getpid()}-{time.monotonic_ns()}"
     monkeypatch.setattr(only_one.measurement.__wrapped__, "__defaults__", (lock,))
     record = tmp_path / "changes.json"
-    monkeypatch.setattr(changes, "_record_files", lambda: [tmp_path / "none.json", record])
-    monkeypatch.setattr(changes.put_back, "__defaults__", (root,))
-    assert changes.restore() == []
-    _apply(changes.HostChanges(record, None, root), {"kernel.numa_balancing": "0"})
+    monkeypatch.setattr(settings, "_record_files", lambda: [tmp_path / "none.json", record])
+    monkeypatch.setattr(settings.put_back, "__defaults__", (root,))
+    assert settings.restore() == []
+    _apply(settings.HostChanges(record, None, root), {"kernel.numa_balancing": "0"})
     with only_one.measurement(lock), pytest.raises(Fault, match="another numalab measurement"):
-        changes.restore()
+        settings.restore()
     assert _balancing(root) == "0"
-    assert changes.restore() == ["kernel.numa_balancing is 1 again"]
+    assert settings.restore() == ["kernel.numa_balancing is 1 again"]
     assert _balancing(root) == "1"
 
 
@@ -195,7 +196,7 @@ def test_each_trial_has_its_own_settings_and_the_others_as_they_were(host, root)
     thp = root / "sys/kernel/mm/transparent_hugepage/enabled"
     host.begin({"kernel.numa_balancing": ["0", "2"], "thp.enabled": ["never"]})
     recorded = {
-        e["name"]: (e["before"], e["values"]) for e in changes.pending(host.record)["changes"]
+        e["name"]: (e["before"], e["values"]) for e in settings.pending(host.record)["changes"]
     }
     assert recorded == {
         "kernel.numa_balancing": ("1", ["0", "2", "1"]),
@@ -234,7 +235,7 @@ def test_what_somebody_else_sets_during_the_run_is_said_and_stays(host, root, th
     assert said == f"somebody else set kernel.numa_balancing from 4 to {theirs} meanwhile"
     assert host.meddled() == []
     assert host.enforce({"kernel.numa_balancing": "4"}) == {"kernel.numa_balancing": "4"}
-    assert changes.pending(host.record)["changes"][0]["theirs"] == theirs
+    assert settings.pending(host.record)["changes"][0]["theirs"] == theirs
     (entry,) = host.restore()
     assert entry["restored"] is False and f"set it to {theirs} since" in entry["reason"]
     assert _balancing(root) == theirs
@@ -249,12 +250,12 @@ def test_a_resumed_run_goes_on_with_the_values_that_it_began_with(host, root):
 
 
 def test_the_parts_of_the_lru_that_a_processor_lacks_are_no_difference():
-    assert changes.same("lru_gen.enabled", "0x0007", "0x0001")
-    assert changes.same("lru_gen.enabled", "0x0000", "0x0000")
-    assert not changes.same("lru_gen.enabled", "0x0007", "0x0000")
-    assert not changes.same("lru_gen.enabled", "0x0000", "0x0007")
-    assert not changes.same("lru_gen.enabled", "0x0001", "0x0007")
-    assert changes.same("vm.swappiness", "010", "010") and not changes.same("a.b", "never", "0")
+    assert settings.same("lru_gen.enabled", "0x0007", "0x0001")
+    assert settings.same("lru_gen.enabled", "0x0000", "0x0000")
+    assert not settings.same("lru_gen.enabled", "0x0007", "0x0000")
+    assert not settings.same("lru_gen.enabled", "0x0000", "0x0007")
+    assert not settings.same("lru_gen.enabled", "0x0001", "0x0007")
+    assert settings.same("vm.swappiness", "010", "010") and not settings.same("a.b", "never", "0")
 
 
 def test_names_lead_to_files(tmp_path):
@@ -263,8 +264,8 @@ def test_names_lead_to_files(tmp_path):
         "thp.khugepaged.defrag": "sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
         "lru_gen.enabled": "sys/kernel/mm/lru_gen/enabled",
     }.items():
-        assert changes.path_of(name, tmp_path) == tmp_path / path
-        assert changes.absent(name, tmp_path) == (
+        assert settings.path_of(name, tmp_path) == tmp_path / path
+        assert settings.absent(name, tmp_path) == (
             f"this kernel has no {name} (there is no {tmp_path / path})"
         )
 
@@ -283,7 +284,7 @@ def test_a_record_cannot_lead_astray(host, root, tmp_path):
     host.record.parent.mkdir()
     host.record.write_text(json.dumps(record))
     with pytest.raises(Fault, match="is not the name of a kernel setting"):
-        changes.put_back(host.record, root)
+        settings.put_back(host.record, root)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -291,12 +292,12 @@ def test_another_users_record_is_not_followed(host, root):
     _apply(host, {"kernel.numa_balancing": "0"})
     os.chown(host.record, 12345, -1)
     with pytest.raises(Fault, match="belongs to user 12345"):
-        changes.put_back(host.record, root)
+        settings.put_back(host.record, root)
     assert _balancing(root) == "0"
     link = host.record.with_name("link.json")
     link.symlink_to(host.record)
     with pytest.raises(Fault, match="cannot be read"):
-        changes.put_back(link, root)
+        settings.put_back(link, root)
 
 
 def test_a_record_of_an_older_version_is_put_back(host, root):
@@ -307,7 +308,7 @@ def test_a_record_of_an_older_version_is_put_back(host, root):
          "restored": None, "reason": None}
     ]  # fmt: skip
     host.record.write_text(json.dumps(record))
-    assert changes.put_back(host.record, root)["changes"][0]["restored"] is True
+    assert settings.put_back(host.record, root)["changes"][0]["restored"] is True
     assert _balancing(root) == "1"
 
 
@@ -315,10 +316,10 @@ _AGENT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from numalab.agent import changes, guard
+from numalab.agent.trial import guard, settings
 root, record = Path(sys.argv[2]), Path(sys.argv[3])
 watchman = guard.start(record, root)
-host = changes.HostChanges(record, None, root)
+host = settings.HostChanges(record, None, root)
 host.begin({"kernel.numa_balancing": ["0"]})
 host.enforce({"kernel.numa_balancing": "0"})
 print(watchman.pid, flush=True)
@@ -388,5 +389,5 @@ def test_restore_mends_what_is_left_when_the_guard_was_killed_too(tmp_path, root
     _end(agent)
     assert _gone(watchman)
     assert _balancing(root) == "0"
-    assert changes.put_back(tmp_path / "record.json", root)["changes"][0]["restored"]
+    assert settings.put_back(tmp_path / "record.json", root)["changes"][0]["restored"]
     assert _balancing(root) == "1"

@@ -17,13 +17,14 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from frames import Cell, core_latency_frame, measurements, two_nodes
-from numalab import statistics
-from numalab.agent import topology
 from numalab.agent.errors import Fault
-from numalab.charts import curves, matrix, reference, style, tables
-from numalab.charts.bindings import bindings_figure
-from numalab.charts.frames import to_pandas
-from numalab.charts.topology import topology_figure
+from numalab.agent.host import topology
+from numalab.analysis import statistics
+from numalab.show import tables
+from numalab.show.charts import curves, matrix, reference, style
+from numalab.show.charts.bindings import bindings_figure
+from numalab.show.charts.frames import to_pandas
+from numalab.show.charts.topology import topology_figure
 from sysfs_tree import (
     AMD_8N,
     ARM_16N,

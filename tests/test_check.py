@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import check, importer, runs, session, store
-from numalab.agent import journal
+from numalab import check, runs, session, store
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
+from numalab.logs import importer
 
 
 @pytest.fixture

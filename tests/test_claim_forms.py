@@ -7,9 +7,9 @@ import pytest
 
 import mysql_frames
 from frames import Cell, host_record, measurements
-from numalab import claims
 from numalab.agent.errors import Fault
-from numalab.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
+from numalab.analysis import claims
+from numalab.analysis.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
 
 QPS = "queries_per_second"
 

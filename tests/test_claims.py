@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from frames import Cell, core_latency_frame, host_record, measurements, plan, two_nodes
-from numalab import claims, statistics
 from numalab.agent.errors import Fault
-from numalab.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
+from numalab.analysis import claims, statistics
+from numalab.analysis.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
 
 REMOTE = {"metric": "triad", "cell": "remote", "against": "local"}
 

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab.agent import collectors, placement
+from numalab.agent import collectors
 from numalab.agent.collectors import cpu, meminfo, numastat, perf, resctrl, vmstat
 from numalab.agent.errors import Fault
+from numalab.agent.trial import proof
 
 CELL = {"cpus": None}
 BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: bytearray(1 << 20)"
@@ -40,8 +41,8 @@ def busy():
 def let_work(pid, seconds):
     """Wait until a process has used that much CPU time since now."""
     hz = os.sysconf("SC_CLK_TCK")
-    began = placement.processes()[pid].ticks
-    while placement.processes()[pid].ticks - began < seconds * hz:
+    began = proof.processes()[pid].ticks
+    while proof.processes()[pid].ticks - began < seconds * hz:
         time.sleep(0.02)
 
 
@@ -254,7 +255,7 @@ def test_disturbance_is_what_the_cells_cpus_did_beyond_the_tree():
     hz = os.sysconf("SC_CLK_TCK")
 
     def stat(pid, ticks, parent=1, children=0):
-        return placement.Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0)
+        return proof.Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0)
 
     before = {
         "at": 100.0,

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from frames import Cell, measurements, plan, two_nodes
-from numalab import comparison, statistics
 from numalab.agent.errors import Fault
+from numalab.analysis import comparison, statistics
 
 
 def runs(first=None, second=None, **options):

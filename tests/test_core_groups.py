@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from frames import core_latency_frame
-from numalab import core_groups
 from numalab.agent import cpulist
 from numalab.agent.errors import Fault
+from numalab.analysis import core_groups
 
 ARM = [(4, 40.0), (8, 65.0), (64, 120.0), (128, 380.0)]
 """Like the 128-core, two-socket ARM whose 16 nodes of 8 the BIOS hides; clusters of 4."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import sysfs_tree
-from numalab.agent import describe, state, topology
+from numalab.agent.host import describe, state, topology
 
 CPU = "sys/devices/system/cpu"
 

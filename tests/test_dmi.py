@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from numalab.agent import dmi
+from numalab.agent.host import dmi
 
 
 def _module(size=0x4000, width=64, speed=3200, configured=2933, length=0x54):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import sysfs_tree
-from numalab.agent import describe, doctor, state, survey, topology
 from numalab.agent.errors import Fault
+from numalab.agent.host import describe, doctor, state, survey, topology
 
 GIB, MIB, KB = 1 << 30, 1 << 20, 1024
 PAGE = 4096

@@ -13,9 +13,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from numalab import check, experiments, runs, statistics, store
-from numalab.agent import journal
+from numalab import check, experiments, runs, store
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
+from numalab.analysis import statistics
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

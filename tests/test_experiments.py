@@ -6,8 +6,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from numalab import claims, experiments, session
+from numalab import experiments, session
 from numalab.agent.errors import Fault
+from numalab.analysis import claims
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = sorted(path.stem for path in (REPOSITORY / "experiments").glob("*.yml"))

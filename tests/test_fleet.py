@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from numalab import agent_archive, check, experiments, fleet, home, session
-from numalab.agent import job, journal
 from numalab.agent.errors import Fault
+from numalab.agent.trial import job, journal
 from numalab.fleet import ansible, receive
 from numalab.fleet.record import Record
 
@@ -57,7 +57,7 @@ def agent(tmp_path_factory):
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(own, "w") as target:
         for entry in source.infolist():
             data = source.read(entry)
-            if entry.filename == "numalab/agent/only_one.py":
+            if entry.filename == "numalab/agent/trial/lock.py":
                 assert b'LOCK = "numalab-measure"\n' in data
                 data = data.replace(b'LOCK = "numalab-measure"\n', _LOCK.encode())
             target.writestr(entry, data)

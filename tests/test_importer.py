@@ -2,8 +2,10 @@
 
 import pytest
 
-from numalab import check, importer, notebook, runs
+from numalab import check, runs
 from numalab.agent.errors import Fault
+from numalab.logs import importer
+from numalab.show import view as notebook
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numalab.agent import journal
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
 
 
 def _record(trial, **more):
@@ -129,7 +129,7 @@ def _limited(tmp_path, code):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
     head = f"import sys; sys.path.insert(0, {str(journal.__file__.rsplit('/numalab/')[0])!r})\n"
-    head += "from pathlib import Path\nfrom numalab.agent import journal\n"
+    head += "from pathlib import Path\nfrom numalab.agent.trial import journal\n"
     done = subprocess.run(
         [sys.executable, "-c", head + code], cwd=tmp_path, preexec_fn=limit,
         capture_output=True, text=True,

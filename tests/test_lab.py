@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from numalab.agent import state
 from numalab.agent.errors import Fault
+from numalab.agent.host import state
 from numalab.lab import guests, hosts, image, qemu, tools
 from small_host import DEFINITION
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import fleet, report
+from numalab import fleet
 from numalab.agent.errors import Fault
 from numalab.lab import guests, inventory, measure
+from numalab.pages import report
 
 FOLDER = Path("runs/small/1-host")
 

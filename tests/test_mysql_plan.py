@@ -7,9 +7,11 @@ import json
 import pytest
 
 import topologies
-from numalab.agent import bindings, cpulist, plan, tools
+from numalab.agent import cpulist, drivers
 from numalab.agent.errors import Fault
-from numalab.agent.mysql import data
+from numalab.agent.plan import bindings
+from numalab.agent.plan import make as plan
+from numalab.agent.served.mysql import data
 from test_mysql_server import fake_server
 
 KNOWN = "innodb_buffer_pool_size innodb_numa_interleave innodb_redo_log_capacity log_bin"
@@ -189,7 +191,7 @@ def test_instances_are_bound_one_by_one(make):
     assert found["instances:unbound"]["instances"][0]["numactl"] == []
     nodes = found["instances:nodes"]
     assert nodes["need_bytes"] > 4 * nodes["options"]["pool_bytes"]
-    driver = tools.driver("mysql_server")
+    driver = drivers.driver("mysql_server")
     words = driver.argv({"path": "/m", "sysbench": "/s"}, nodes["options"], nodes)
     seats = json.loads(words[words.index("--seats") + 1])
     assert seats[2] == {"name": "instance 3", "numactl": third["numactl"]}

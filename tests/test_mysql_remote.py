@@ -8,14 +8,15 @@ import socket
 
 import pytest
 
-from numalab.agent import plan as planning
-from numalab.agent import tools, topology
+from numalab.agent import drivers
 from numalab.agent.errors import Fault
-from numalab.agent.mysql import data, remote, server
+from numalab.agent.host import topology
+from numalab.agent.plan import make as planning
+from numalab.agent.served.mysql import data, remote, server
 from test_mysql_server import FOUND, cache, measure, needs_server, perform, request, resolved
 
 __all__ = ["cache"]  # the fixture
-DRIVER = tools.driver("mysql_server")
+DRIVER = drivers.driver("mysql_server")
 SSH = """#!/bin/sh
 while :; do case $1 in -o) shift 2 ;; -T) shift ;; *) break ;; esac; done
 host=$1; shift

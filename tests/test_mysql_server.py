@@ -15,15 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from numalab.agent import cpulist, run, tools, topology
-from numalab.agent import plan as planning
+from numalab.agent import cpulist, drivers
 from numalab.agent.errors import Fault
-from numalab.agent.mysql import data, server, stage, wire
+from numalab.agent.host import topology
+from numalab.agent.plan import make as planning
+from numalab.agent.served.mysql import data, server, stage, wire
+from numalab.agent.trial import run
 
 # Whichever server there is, or the one whose program NUMALAB_TEST_SERVER names.
 NAMED = {"server": os.environ.get("NUMALAB_TEST_SERVER")}
 try:
-    FOUND = tools.driver("mysql_server").find(NAMED)
+    FOUND = drivers.driver("mysql_server").find(NAMED)
     WHY = ""
 except Fault as fault:
     FOUND, WHY = {}, str(fault)
@@ -46,7 +48,7 @@ def cache(tmp_path_factory):
 
 
 def resolved(**options):
-    driver = tools.driver("mysql_server")
+    driver = drivers.driver("mysql_server")
     given = {**NAMED, **SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}
     return driver.prepare(given, topology.read(), "0", "0")["options"]
 
@@ -269,7 +271,7 @@ def test_a_data_set_that_lost_a_file_is_none(cache, tmp_path):
 def test_a_preparation_that_is_killed_leaves_no_data_set(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     options = {**resolved(), "rows": 200_000}
-    command = [sys.executable, "-m", "numalab.agent.mysql.data",
+    command = [sys.executable, "-m", "numalab.agent.served.mysql.data",
                json.dumps({"found": FOUND, "options": options})]  # fmt: skip
     maker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
                              env={**os.environ, **data.environment()})  # fmt: skip
@@ -320,7 +322,7 @@ def test_a_disk_that_is_too_small_is_named(tmp_path, monkeypatch):
 
 @needs_server
 def test_a_trial_measures_and_reuses_its_copy(cache, tmp_path):
-    driver = tools.driver("mysql_server")
+    driver = drivers.driver("mysql_server")
     records = [measure(tmp_path / name)[0] for name in ("one", "two")]
     for record in records:
         assert record["grade"] == "verified", record["reason"]
@@ -351,7 +353,7 @@ def test_the_warm_up_is_in_no_figure(cache):
     options = resolved(warmup_s=1, time_s=2)
     status, events = perform(options)
     assert status == 0, events[-1]
-    driver = tools.driver("mysql_server")
+    driver = drivers.driver("mysql_server")
     parsed = driver.parse("\n".join(json.dumps(event) for event in events))
     asked = next(r for r in parsed if r["kind"] == "run")
     assert asked["lead_s"] >= 2 and 1.5 < asked["elapsed_s"] < 3
@@ -378,7 +380,7 @@ def test_a_workload_that_writes_gets_a_fresh_copy(cache):
     assert events[0]["data"] in ("copied", "cloned")
     run_event = next(event for event in events if event["event"] == "run")
     assert "write:" in run_event["text"] and run_event["exit_status"] == 0
-    driver = tools.driver("mysql_server")
+    driver = drivers.driver("mysql_server")
     parsed = driver.parse("\n".join(json.dumps(event) for event in events))
     assert driver.failure(parsed, options) is None
     assert {row["metric"]: row["value"] for row in driver.metrics(parsed)}[
@@ -479,7 +481,7 @@ def test_several_instances_run_at_the_same_time(cache):
     status, events = perform(seats=seats, at={"ready": lambda e: pids.extend(e["pids"])},
                              **{"rate": 200})  # fmt: skip
     assert status == 0 and len(set(pids)) == 2
-    driver = tools.driver("mysql_server")
+    driver = drivers.driver("mysql_server")
     parsed = driver.parse("\n".join(json.dumps(event) for event in events))
     rows = [r for r in driver.metrics(parsed) if r["metric"] == "queries_per_second"]
     assert [row["point"] for row in rows] == ["instance 1", "instance 2"]
@@ -492,7 +494,7 @@ def test_an_agent_that_is_killed_leaves_no_server(cache, tmp_path):
     plan = planning.make(request(time_s=30), topology.read())
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     code = (
-        "import sys, json, pathlib; from numalab.agent import run; "
+        "import sys, json, pathlib; from numalab.agent.trial import run; "
         "run.run(json.load(open(sys.argv[1])), pathlib.Path(sys.argv[2]), lock=sys.argv[3], "
         "emit=lambda e: None)"
     )

@@ -6,10 +6,11 @@ from matplotlib.text import Text
 
 import mysql_frames
 from frames import Cell, measurements
-from numalab import article, notebook
 from numalab.agent.errors import Fault
-from numalab.charts import curves, instances, server, style
 from numalab.runs import load_of
+from numalab.show import article
+from numalab.show import view as notebook
+from numalab.show.charts import curves, instances, server, style
 from test_charts import assert_no_overlap, assert_publishable, offsets, texts
 
 QPS = "queries_per_second"

@@ -10,8 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from numalab import check, datapackage, home, notebook
+from numalab import check, datapackage, home
 from numalab.agent.errors import Fault
+from numalab.show import view
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -105,14 +106,14 @@ def test_the_descriptor_describes_the_tables(tmp_path):
 
 def test_an_unknown_parameter_is_an_error_not_a_warning(tmp_path):
     with pytest.raises(Fault, match="no parameter prfile.*source, host, profile, bindings"):
-        notebook.run_notebook(NOTEBOOKS[0], tmp_path / "out.ipynb", {"prfile": "smoke"})
+        view.run_notebook(NOTEBOOKS[0], tmp_path / "out.ipynb", {"prfile": "smoke"})
     assert not (tmp_path / "out.ipynb").exists()
 
 
 def test_a_run_of_another_experiment_is_refused_by_the_notebook(tmp_path):
     other = next(run for run in PUBLISHED if run.name.endswith("-host"))
     with pytest.raises(Fault, match="is a run of host, not of stream"):
-        notebook.run_notebook(
+        view.run_notebook(
             REPOSITORY / "notebooks" / "stream.ipynb",
             tmp_path / "out.ipynb",
             {"source": home.root().joinpath(other).as_posix()},

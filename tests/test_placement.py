@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab.agent import placement
 from numalab.agent.errors import Fault
+from numalab.agent.trial import proof as placement
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TWO_NODES = {"nodes": [{"node": 0, "memory_bytes": 1 << 30}, {"node": 1, "memory_bytes": 1 << 30}]}

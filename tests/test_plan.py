@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from numalab.agent import cpulist, plan, tools
+from numalab.agent import cpulist
+from numalab.agent import drivers as tools
 from numalab.agent.errors import Fault, NotHere
+from numalab.agent.plan import make as plan
 
 GIB = 1 << 30
 

@@ -18,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sysfs_tree
-from numalab.agent import cpulist, placement, topology
+from numalab.agent import cpulist
+from numalab.agent.drivers import command, probe
 from numalab.agent.errors import Fault, ParseError
-from numalab.agent.tools import command, probe
+from numalab.agent.host import topology
+from numalab.agent.trial import proof
 
 SOURCE = Path(probe.__file__).resolve().parent.parent / "probe"
 C_FILES = sorted(str(path) for path in SOURCE.glob("*.c"))
@@ -282,7 +284,7 @@ def test_it_dies_with_its_parent(program):
     for _ in range(200):
         stat = Path(f"/proc/{child}/stat")
         try:
-            if placement.parse_stat(stat.read_text()).state in "ZX":
+            if proof.parse_stat(stat.read_text()).state in "ZX":
                 return
         except OSError:
             return
@@ -299,7 +301,7 @@ def test_the_placement_that_it_reports_is_that_of_numa_maps(program):
             pytest.skip(f"move_pages: {ready['buffers_reason']}")
         text = Path(f"/proc/{talk.process.pid}/numa_maps").read_text()
         largest = max(
-            (m for m in placement.workload_mappings(text)[0]),
+            (m for m in proof.workload_mappings(text)[0]),
             key=lambda mapping: sum(mapping.bytes_by_node.values()),
         )
         assert {str(n): size for n, size in largest.bytes_by_node.items()} == ready["buffers"]
@@ -378,7 +380,7 @@ def test_it_is_built_from_within_a_zip_file(tmp_path):
                 file.write(path, Path("numalab/agent") / path.relative_to(package))
     code = (
         f"import sys; sys.path.insert(0, {str(archive)!r})\n"
-        "from numalab.agent.tools import probe\n"
+        "from numalab.agent.drivers import probe\n"
         "assert '.zip' in probe.__file__\n"
         "for name in probe.SOURCES: assert probe._source(name)\n"
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fake_tool import alive, mark
-from numalab.agent import placement, process
 from numalab.agent.errors import Fault
+from numalab.agent.trial import process, proof
 
 
 @pytest.fixture(autouse=True)
@@ -168,11 +168,11 @@ def test_a_child_dies_with_its_starter(tmp_path):
     starter = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from numalab.agent import process\n"
+        "from numalab.agent.trial import process\n"
         f"process.start(['sleep', '{number}'], stdout=Path('o'), stderr=Path('e'))\n"
         "print('up', flush=True); time.sleep(60)\n"
     )
-    lib = str(Path(process.__file__).resolve().parents[2])
+    lib = str(Path(process.__file__).resolve().parents[3])
     parent = subprocess.Popen(
         [sys.executable, "-c", starter, lib], stdout=subprocess.PIPE, cwd=tmp_path
     )
@@ -206,12 +206,12 @@ def test_the_agents_death_reaches_daemons(tmp_path):
     starter = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from numalab.agent import process\n"
+        "from numalab.agent.trial import process\n"
         f"script = '(setsid env -i sleep {number} &); sleep {number}'\n"
         "child = process.start(['/bin/sh', '-c', script], stdout=Path('o'), stderr=Path('e'))\n"
         "print(child.warden, flush=True); time.sleep(60)\n"
     )
-    lib = str(Path(process.__file__).resolve().parents[2])
+    lib = str(Path(process.__file__).resolve().parents[3])
     agent = subprocess.Popen(
         [sys.executable, "-c", starter, lib], stdout=subprocess.PIPE, cwd=tmp_path
     )
@@ -231,5 +231,5 @@ def test_the_agents_death_reaches_daemons(tmp_path):
 
 
 def _runs(pid):
-    entry = placement.processes().get(pid)
+    entry = proof.processes().get(pid)
     return entry is not None and entry.state != "Z"

@@ -7,7 +7,7 @@ import pytest
 
 import mysql_frames
 from frames import Cell
-from numalab import recommendation
+from numalab.analysis import recommendation
 
 ALIKE = {"policy": "default", "nodes": None}
 

@@ -12,8 +12,11 @@ import nbformat
 import pytest
 import yaml
 
-from numalab import html_page, notebook, report, runs
+from numalab import runs
 from numalab.agent.errors import Fault
+from numalab.pages import html as html_page
+from numalab.pages import report
+from numalab.show import view
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL = ROOT / "scripts" / "install-quarto"
@@ -170,7 +173,7 @@ def stubbed(monkeypatch):
     def copy(source, target, parameters):
         write(target, nbformat.v4.new_raw_cell(FRONT), md(f"Over {len(parameters['runs'])} runs."))
 
-    monkeypatch.setattr(notebook, "run_notebook", copy)
+    monkeypatch.setattr(view, "run_notebook", copy)
 
 
 def test_the_project_names_every_notebook_and_drops_old_ones(tmp_path, stubbed):

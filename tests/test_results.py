@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 import frames
-from numalab import results, runs, statistics
+from numalab import runs
+from numalab.analysis import results, statistics
 
 
 def _run(tmp_path, rows, cells):

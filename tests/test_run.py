@@ -17,8 +17,9 @@ import pytest
 
 import fake_tool
 from fake_tool import alive, fake_root, mark, plan
-from numalab.agent import journal, only_one, process, run, tools
+from numalab.agent import drivers
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal, lock, process, run
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ class Host:
         self._monkeypatch = monkeypatch
 
     def run(self, plan, protocol="handshake", allow=False, emit=None):
-        self._monkeypatch.setattr(tools, "driver", lambda name: fake_tool.driver(protocol),
+        self._monkeypatch.setattr(drivers, "driver", lambda name: fake_tool.driver(protocol),
                                   raising=False)  # fmt: skip
         return run.run(
             plan, self.out, allow_host_changes=allow, emit=emit or self.events.append,
@@ -348,7 +349,7 @@ def test_two_at_once_are_refused_and_the_holder_is_named(host, tmp_path):
         host.run(made)
     agent.kill()
     agent.communicate()
-    with only_one.measurement(host.lock):  # the kernel freed it, after the guard had cleaned up
+    with lock.measurement(host.lock):  # the kernel freed it, after the guard had cleaned up
         assert not alive(host.mark)
 
 
@@ -501,7 +502,7 @@ def test_faults_reach_a_person_as_one_message(tmp_path):
     def agent(*words):
         return subprocess.run(
             [sys.executable, "-m", "numalab.agent", *words], capture_output=True, text=True,
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(run.__file__).parents[2])},
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(run.__file__).parents[3])},
         )  # fmt: skip
 
     (tmp_path / "plan.json").write_text('{"schema": 7}')

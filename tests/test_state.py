@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import sysfs_tree
-from numalab.agent import state, topology
+from numalab.agent.host import state, topology
 
 CPU = "sys/devices/system/cpu"
 X86 = "vendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) CPU\nflags\t\t: fpu lm\n"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from frames import Cell, measurements, two_nodes
-from numalab import statistics
-from numalab.statistics import Ratio
+from numalab.analysis import statistics
+from numalab.analysis.statistics import Ratio
 
 POSITIVE = st.floats(min_value=0.1, max_value=1e6)
 PAIRS = st.lists(st.tuples(POSITIVE, POSITIVE), min_size=2, max_size=12)

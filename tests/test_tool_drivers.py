@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from corpus import fixture
-from numalab.agent import tools
+from numalab.agent import drivers
 from numalab.agent.errors import Fault
 
 TOPOLOGY = {
@@ -32,14 +32,14 @@ def program(path, body: str) -> str:
 
 
 def prepared(name: str, **options) -> dict:
-    return tools.driver(name).prepare(options, TOPOLOGY, "0-1", "0")["options"]
+    return drivers.driver(name).prepare(options, TOPOLOGY, "0-1", "0")["options"]
 
 
 # sysbench
 
 
 def test_sysbench_command_line_resets_the_counters_after_the_warm_up():
-    driver = tools.driver("sysbench")
+    driver = drivers.driver("sysbench")
     options = prepared("sysbench", test="cpu", threads="all", time_s=5, warmup_s=2, seed=9)
     assert options["threads"] == 2
     old = driver.argv({"path": "/s", "warmup_option": False}, options, CELL)
@@ -73,7 +73,7 @@ def test_sysbench_refuses_bad_options(options):
 
 
 def test_sysbench_memory_needs_its_blocks():
-    plan = tools.driver("sysbench").prepare(
+    plan = drivers.driver("sysbench").prepare(
         {"test": "memory", "memory_block_size": "64M", "threads": 4}, TOPOLOGY, "0-3", "0"
     )
     assert plan["need_bytes"] >= 4 * 64 * 2**20
@@ -82,7 +82,7 @@ def test_sysbench_memory_needs_its_blocks():
 @pytest.mark.skipif(not shutil.which("sysbench"), reason="sysbench is not on PATH")
 @pytest.mark.parametrize("test", ["cpu", "memory", "threads"])
 def test_sysbench_really_runs(test):
-    driver = tools.driver("sysbench")
+    driver = drivers.driver("sysbench")
     found = driver.find({})
     assert found["version"].startswith("1.")
     options = prepared("sysbench", test=test, threads=1, time_s=1, warmup_s=1)
@@ -105,7 +105,7 @@ def test_sysbench_really_runs(test):
 
 
 def test_sysbench_missing_or_too_old(tmp_path):
-    driver = tools.driver("sysbench")
+    driver = drivers.driver("sysbench")
     with pytest.raises(Fault, match="not on PATH"):
         driver.find({"path": str(tmp_path / "none")})
     with pytest.raises(Fault, match="too old"):
@@ -116,7 +116,7 @@ def test_sysbench_missing_or_too_old(tmp_path):
 
 def test_sysbench_incomplete_run_has_no_value():
     text = fixture("sysbench-cpu.txt")
-    driver = tools.driver("sysbench")
+    driver = drivers.driver("sysbench")
     records = driver.parse(text[: text.index("Latency histogram")])
     assert records[-1]["kind"] == "incomplete"
     assert all(m["value"] is None and m["reason"] for m in driver.metrics(records))
@@ -125,14 +125,14 @@ def test_sysbench_incomplete_run_has_no_value():
 def test_sysbench_that_missed_the_end_of_the_warm_up_has_no_value():
     text = fixture("sysbench-cpu.txt")
     began, ended = text.index("[ 1s ] Checkpoint"), text.index("[ 1s ] thds")
-    metrics = tools.driver("sysbench").metrics(
-        tools.driver("sysbench").parse(text[:began] + text[ended:])
+    metrics = drivers.driver("sysbench").metrics(
+        drivers.driver("sysbench").parse(text[:began] + text[ended:])
     )
     assert all(m["value"] is None and "checkpoint" in m["reason"] for m in metrics)
 
 
 def test_sysbench_may_report_an_interval_in_the_midst_of_the_checkpoint():
-    driver = tools.driver("sysbench")
+    driver = drivers.driver("sysbench")
     text = fixture("sysbench-cpu.txt")
     wanted = driver.metrics(driver.parse(text))
     assert all(m["reason"] is None for m in wanted)
@@ -150,7 +150,7 @@ def test_sysbench_may_report_an_interval_in_the_midst_of_the_checkpoint():
 
 
 def test_stream_is_told_from_other_programs_of_that_name(tmp_path, monkeypatch):
-    driver = tools.driver("stream")
+    driver = drivers.driver("stream")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Fault, match="not on PATH"):
         driver.find({})
@@ -164,7 +164,7 @@ def test_stream_is_told_from_other_programs_of_that_name(tmp_path, monkeypatch):
 
 
 def test_stream_threads_environment_and_the_size_rule():
-    driver = tools.driver("stream")
+    driver = drivers.driver("stream")
     plan = driver.prepare({}, TOPOLOGY, "0-1", "0")
     assert plan["options"]["cache_bytes"] == 8 << 20  # of the one L3 that CPUs 0-1 use
     assert plan["need_bytes"] == 3 * 4 * (8 << 20)
@@ -185,7 +185,7 @@ def test_stream_threads_environment_and_the_size_rule():
 
 
 def test_mlc_leaves_the_prefetchers_alone(tmp_path):
-    driver = tools.driver("mlc")
+    driver = drivers.driver("mlc")
     path = program(tmp_path / "mlc", "print('Intel(R) Memory Latency Checker - v3.11b')")
     assert driver.find({"path": path}) == {"path": path, "version": "3.11b"}
     for test in ("latency_matrix", "bandwidth_matrix", "peak_injection_bandwidth",
@@ -205,7 +205,7 @@ def test_mlc_leaves_the_prefetchers_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["sysbench", "stream", "mlc"])
 def test_drivers_have_what_the_engine_calls(name):
-    driver = tools.driver(name)
+    driver = drivers.driver(name)
     assert name == driver.NAME and driver.PROTOCOL == "sampled"
     for function in ("find", "prepare", "argv", "timing", "parse", "metrics"):
         assert callable(getattr(driver, function))
@@ -220,7 +220,7 @@ def test_drivers_have_what_the_engine_calls(name):
     ],
 )
 def test_mlc_answers_to_what_the_probe_is_asked(mode, test):
-    driver = tools.driver("mlc")
+    driver = drivers.driver("mlc")
     asked = {"mode": mode, "bytes": "4x-llc", "seconds": 2, "pages": "auto", "delays": [0]}
     ready = driver.prepare(asked, {"threads": 2}, "0-1", "0")["options"]
     assert ready == {"test": test, "random": True}
@@ -270,7 +270,7 @@ def test_a_report_and_its_queue_stand_anywhere_about_a_checkpoint(report, queue)
     lines.insert(queue, _REPORT[1])
     lines.insert(min(report, queue), _REPORT[0])
     head = ["sysbench 1.0.20 (using system LuaJIT 2.1.0-beta3)", "", "Threads started!", ""]
-    found = tools.driver("sysbench").parse("\n".join([*head, *lines, ""]))
+    found = drivers.driver("sysbench").parse("\n".join([*head, *lines, ""]))
     (seen,) = [record for record in found if record["kind"] == "report"]
     assert (seen["qps"], seen["queue_length"], seen["concurrency"]) == (337.5, 2036, 2)
     warm = {r["name"]: r["value"] for r in found if r["kind"] == "result" and "checkpoint_s" in r}

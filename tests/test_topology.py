@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import sysfs_tree
-from numalab.agent import cpulist, topology
+from numalab.agent import cpulist
 from numalab.agent.errors import Fault
+from numalab.agent.host import topology
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"

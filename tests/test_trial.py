@@ -12,8 +12,11 @@ import time
 import pytest
 
 from fake_tool import alive, driver, mark, plan
-from numalab.agent import collectors, placement, process, topology, trial
+from numalab.agent import collectors
 from numalab.agent.errors import Fault
+from numalab.agent.host import topology
+from numalab.agent.trial import process, trial
+from numalab.agent.trial import proof as placement
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ __all__ = ["__version__", "experiment"]
 def __getattr__(name: str) -> Any:
     # Polars and matplotlib are loaded by the first notebook call, not by every command.
     if name == "experiment":
-        from numalab.notebook import experiment
+        from numalab.show.view import experiment
 
         return experiment
     raise AttributeError(f"module 'numalab' has no attribute {name!r}")

@@ -17,9 +17,11 @@ from typing import Any
 import polars as pl
 
 from numalab import runs, store
-from numalab.agent import changes, journal, placement, tools
-from numalab.agent import plan as planning
+from numalab.agent import drivers
 from numalab.agent.errors import Fault, ParseError
+from numalab.agent.plan import make as planning
+from numalab.agent.trial import journal, settings
+from numalab.agent.trial import proof as placement
 
 # What a finished run adds after its manifest is sealed; they are derived, and derived again here.
 DERIVED = (*store.FILES, "manifest.json", "notebook.ipynb")
@@ -198,7 +200,7 @@ def _trial(
         yield f"journal.ndjson: {where} is graded {record['grade']} without a reason"
     if record["grade"] == "error":
         return
-    driver = tools.driver(record["tool"]["name"])
+    driver = drivers.driver(record["tool"]["name"])
     try:
         driver.parse(store.read_raw(folder, record["raw"][getattr(driver, "RAW", "stdout")]))
     except (ParseError, KeyError) as error:
@@ -250,7 +252,7 @@ def _settings(
     found = record.get("settings") or {}
     for name in planning.settings(plan):
         own = cell["changes"].get(name)
-        if own is None and name in changes.ONE_WAY:
+        if own is None and name in settings.ONE_WAY:
             if name in found:
                 yield f"trial {record['trial']} ({cell['id']}): {name} was written unasked"
             continue
@@ -258,7 +260,7 @@ def _settings(
         now = found.get(name)
         if wanted is None or now is None:
             yield f"trial {record['trial']} ({cell['id']}): no record of what {name} was"
-        elif not changes.same(name, wanted, now):
+        elif not settings.same(name, wanted, now):
             yield f"trial {record['trial']} ({cell['id']}): {name} was {now}, not {wanted}"
 
 
@@ -337,7 +339,7 @@ def _rules(
     if host["after"] is None and manifest["status"] == "complete":
         yield "the host's state after the run was not recorded"
     if host["after"] is not None:
-        from numalab.agent import state
+        from numalab.agent.host import state
 
         yield from state.compare(host["before"], host["after"])
 
@@ -348,7 +350,7 @@ def _suspicious(
     """Warn where DRAM looks faster than its modules, or remote memory than local memory."""
     if host["emulated"] or measurements.is_empty():
         return
-    from numalab import statistics
+    from numalab.analysis import statistics
 
     peak = (host["before"].get("dram.peak_gb_s") or {}).get("value") or float("inf")
     for row in measurements.filter(

@@ -66,7 +66,7 @@ def host(
     as_json: Json = False,
 ) -> None:
     """Show this machine (or a copied sysfs tree): nodes, CPUs, memory, distances, settings."""
-    from numalab.agent import describe, state, topology
+    from numalab.agent.host import describe, state, topology
 
     shape = topology.read(str(root))
     settings = state.read(str(root))
@@ -99,7 +99,7 @@ def doctor(
 
     Exit status: 0 nothing found, 1 something to act on (notes do not count), 2 it could not run.
     """
-    from numalab.agent import doctor as examination
+    from numalab.agent.host import doctor as examination
 
     output, status = examination.run(str(root), ignore or [], as_json, _width())
     print(output)
@@ -153,7 +153,7 @@ def plan(
 ) -> None:
     """Show what a run would do here: cells, bindings, skipped ones and why, trials, duration."""
     from numalab import launch
-    from numalab.agent import plan as planning
+    from numalab.agent.plan import make as planning
 
     request = _request(
         experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
@@ -396,7 +396,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two runs or two hosts, cell by cell, with intervals."""
-    from numalab import comparison, home
+    from numalab import home
+    from numalab.analysis import comparison
 
     frame = comparison.compare_runs(home.resolve(first), home.resolve(second))
     if not counters:
@@ -419,7 +420,7 @@ def report(
     ] = "auto",
 ) -> None:
     """Render the performance article over runs: HTML (and PDF by Quarto)."""
-    from numalab import report as reporting
+    from numalab.pages import report as reporting
 
     reporting.make(runs, host=host_name, out=out, engine=engine, say=print)
 
@@ -427,7 +428,7 @@ def report(
 @app.command()
 def restore() -> None:
     """Put back host settings that an earlier run changed and could not put back."""
-    from numalab.agent import changes
+    from numalab.agent.trial import settings as changes
 
     for line in changes.restore() or ["nothing to put back"]:
         print(line)
@@ -451,9 +452,9 @@ def parse(
 ) -> None:
     """Print what the parser of a tool reads from a captured output."""
     from numalab import listing
-    from numalab.agent import tools
+    from numalab.agent import drivers
 
-    parser = tools.parser(tool)
+    parser = drivers.parser(tool)
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     records = parser(data.decode("utf-8", errors="replace"))
     if as_json:
@@ -473,7 +474,7 @@ def import_logs(
     note: Annotated[str, typer.Option(help="Where they come from.")] = "",
 ) -> None:
     """Make a run, graded unverified, of logs measured by hand elsewhere."""
-    from numalab import importer
+    from numalab.logs import importer
 
     folder = importer.import_logs(files, host_name, experiment, cell or [], note)
     print(f"{folder}   →   numalab report {folder}")

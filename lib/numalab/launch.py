@@ -37,7 +37,8 @@ def new_run_directory(base: Path, host: str, experiment: str) -> Path:
 
 def make_plan(request: dict[str, Any]) -> dict[str, Any]:
     """Return the plan that this machine's agent makes of a request."""
-    from numalab.agent import plan, topology
+    from numalab.agent.host import topology
+    from numalab.agent.plan import make as plan
 
     return plan.make(request, topology.read())
 

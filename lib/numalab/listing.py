@@ -26,7 +26,7 @@ def experiment_rows() -> list[dict[str, Any]]:
 
 def run_rows() -> list[dict[str, Any]]:
     """Return one row per run directory: host, run, profile, status, path."""
-    from numalab.agent import journal
+    from numalab.agent.trial import journal
 
     rows = []
     for folder in home.find_runs():

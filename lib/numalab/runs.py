@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from numalab import experiments, home, store
-from numalab.agent import journal
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
 
 
 @dataclass(frozen=True)

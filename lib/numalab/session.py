@@ -37,7 +37,7 @@ class Settings:
 
 def run(request: dict[str, Any], experiment: experiments.Experiment, settings: Settings) -> Path:
     """Plan, measure, store and show one experiment; return its run directory."""
-    from numalab.agent import plan as planning
+    from numalab.agent.plan import make as planning
 
     plan = launch.make_plan(request)
     _check_possible(plan, settings)
@@ -63,8 +63,8 @@ def run(request: dict[str, Any], experiment: experiments.Experiment, settings: S
 
 
 def _check_possible(plan: dict[str, Any], settings: Settings) -> None:
-    from numalab.agent import plan as planning
-    from numalab.agent import run as running
+    from numalab.agent.plan import make as planning
+    from numalab.agent.trial import run as running
 
     if not plan["order"]:
         why = running.nothing_here(plan)
@@ -164,13 +164,14 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
     store.write(folder)
     executed = None
     if settings.notebook:
-        from numalab import notebook
+        from numalab.show import view as notebook
 
         executed = notebook.execute(folder)
     if settings.as_json:
         print(json.dumps({**end, "notebook": str(executed) if executed else None}))
         return
-    from numalab import recommendation, results, runs
+    from numalab import runs
+    from numalab.analysis import recommendation, results
 
     print(grades(end))
     run = runs.load(folder)
@@ -188,7 +189,7 @@ def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
 def refuse_without_baseline(folder: Path) -> None:
     """Raise NoBaseline for a run whose baseline always failed, whatever else it measured."""
     from numalab import runs
-    from numalab.agent import journal
+    from numalab.agent.trial import journal
 
     run = runs.load(folder)
     records = journal.read(folder / "journal.ndjson")

@@ -16,8 +16,9 @@ from typing import Any
 
 import polars as pl
 
-from numalab.agent import collectors, journal, tools
+from numalab.agent import collectors, drivers
 from numalab.agent.errors import Fault, ParseError
+from numalab.agent.trial import journal
 
 MEASUREMENTS: dict[str, pl.DataType] = {
     "run": pl.String(),
@@ -121,7 +122,7 @@ def derive(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
             "tool_version": record["tool"]["version"],
             "grade": record["grade"],
         }
-        driver = tools.driver(record["tool"]["name"])
+        driver = drivers.driver(record["tool"]["name"])
         records = _parsed(folder, driver, record)
         collect = record["raw"].get("collect")
         collected = None if collect is None else read_json(folder, collect)

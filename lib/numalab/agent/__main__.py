@@ -20,7 +20,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     0; 1 where doctor found something; 2 for a fault; 128 + N after signal N.
     """
     options = _parser().parse_args(arguments)
-    from .run import Interrupted
+    from .trial.run import Interrupted
 
     try:
         return options.action(options) or 0
@@ -104,7 +104,7 @@ def _read(path: Path, what: str) -> object:
 
 
 def _host(options: argparse.Namespace) -> None:
-    from . import describe, state, topology
+    from .host import describe, state, topology
 
     shape = topology.read(options.root)
     now = state.read(options.root)
@@ -118,7 +118,7 @@ def _host(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from . import doctor
+    from .host import doctor
 
     columns = shutil.get_terminal_size((100, 24)).columns
     output, status = doctor.run(options.root, options.ignore, options.json, columns)
@@ -127,27 +127,28 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from . import plan, topology
+    from .host import topology
+    from .plan import make as plan
 
     request = _read(options.request, "request")
     print(json.dumps(plan.make(request, topology.read()), indent=1, ensure_ascii=False))
 
 
 def _run(options: argparse.Namespace) -> None:
-    from . import run
+    from .trial import run
 
     plan = _read(options.plan, "plan")
     run.run(plan, options.out, allow_host_changes=options.allow_host_changes)
 
 
 def _resume(options: argparse.Namespace) -> None:
-    from . import run
+    from .trial import run
 
     run.resume(options.folder, allow_host_changes=options.allow_host_changes)
 
 
 def _job(options: argparse.Namespace) -> None:
-    from . import job
+    from .trial import job
 
     try:
         order = json.load(sys.stdin)
@@ -157,9 +158,9 @@ def _job(options: argparse.Namespace) -> None:
 
 
 def _restore(options: argparse.Namespace) -> None:
-    from . import changes
+    from .trial import settings
 
-    for line in changes.restore() or ["no run left a host setting changed"]:
+    for line in settings.restore() or ["no run left a host setting changed"]:
         print(line)
 
 

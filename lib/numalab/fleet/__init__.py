@@ -1,9 +1,9 @@
 """Measuring on a fleet: hosts of an Ansible inventory, each at its own pace.
 
 Ansible does the distributing (``fleet/run.yml``); the agent measures on each host, detached from
-the connection (``agent/job.py``). Here: what was asked and how far each host is (``record``), the
-playbook and its events (``ansible``), the arrival of results (``receive``), and how all that is
-told (``told``).
+the connection (``agent/trial/job.py``). Here: what was asked and how far each host is (``record``),
+the playbook and its events (``ansible``), the arrival of results (``receive``), and how all that
+is told (``told``).
 """
 
 from __future__ import annotations
@@ -285,7 +285,8 @@ def _conclude(
     show: told.Show,
 ) -> None:
     """Build the tables and execute the notebook of every run that has arrived."""
-    from numalab import notebook, session, store
+    from numalab import session, store
+    from numalab.show import view
 
     for host in hosts:
         for key, folder in record.runs(host).items():
@@ -294,7 +295,7 @@ def _conclude(
             show.concluding(host, folder)
             try:
                 store.write(folder)
-                executed = notebook.execute(folder) if settings.notebook else None
+                executed = view.execute(folder) if settings.notebook else None
                 session.refuse_without_baseline(folder)
             except session.NoBaseline as fault:
                 record.forget(host, key)

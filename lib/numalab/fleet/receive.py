@@ -14,8 +14,8 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from numalab.agent import journal
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
 from numalab.fleet.record import read_host
 
 _AGAIN = "give the same command again"

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from numalab import home
-from numalab.agent import SCHEMA, journal
+from numalab.agent import SCHEMA
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
 
 Request = dict[str, Any]
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numalab.agent import journal
+from numalab.agent.trial import journal
 from numalab.fleet.record import Record
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ class Show:
         if self.as_json:
             print(json.dumps({"schema": 1, "hosts": results}, indent=2, ensure_ascii=False))
             return
-        from numalab import results as tables
         from numalab import runs, session
+        from numalab.analysis import results as tables
 
         for host, result in results.items():
             print(f"\n{host}: {result['state']}")

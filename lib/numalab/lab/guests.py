@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numalab.agent import placement
 from numalab.agent.errors import Fault
+from numalab.agent.trial import proof
 
 from . import hosts, image, inventory, qemu, tools
 
@@ -254,7 +254,7 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
             stderr=subprocess.STDOUT,
             start_new_session=True,  # it stays when the command that started it ends
         )
-    found = placement.processes().get(child.pid)
+    found = proof.processes().get(child.pid)
     state = {
         "schema": 1,
         "pid": child.pid,
@@ -366,7 +366,7 @@ def _is_ours(state: dict[str, Any]) -> bool:
     """Tell whether the QEMU that a state names still lives: its number may be another's now."""
     if state["boot_id"] != _boot_id():
         return False
-    found = placement.processes().get(state["pid"])
+    found = proof.processes().get(state["pid"])
     return found is not None and found.started == state["started"] and found.state not in "ZX"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from numalab import experiments, fleet, report, session
+from numalab import experiments, fleet, session
 from numalab.agent.errors import Fault
+from numalab.pages import report
 
 from . import guests, image, inventory
 

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from .. import placement
+from ..trial import proof
 
 _UNSET = object()
 _LOWEST = 19  # of nice(2)
@@ -122,7 +122,7 @@ def _shares_cpus(cell: Dict[str, Any]) -> bool:
 class Collection:
     """A running collection of one trial; ``start`` makes it, ``stop`` ends it."""
 
-    def __init__(self, cell: Dict[str, Any], pids: placement.Pids, options: Dict[str, Any]) -> None:
+    def __init__(self, cell: Dict[str, Any], pids: proof.Pids, options: Dict[str, Any]) -> None:
         started = time.monotonic()
         self._cell = cell
         self._pids = pids
@@ -146,10 +146,10 @@ class Collection:
 
     def _start_perf(self, options: Dict[str, Any]) -> None:
         instances = options.get("instances") or ()
-        table = placement.processes(os.path.join(self._root, "proc"))
-        roots = dict(zip(instances, placement.roots_of(self._pids))) or {"": self._pids}
+        table = proof.processes(os.path.join(self._root, "proc"))
+        roots = dict(zip(instances, proof.roots_of(self._pids))) or {"": self._pids}
         for name, pids in roots.items():
-            members = placement.tree(pids, table)
+            members = proof.tree(pids, table)
             if not members:
                 raise Unavailable("the workload had ended when perf was to be attached")
             where = aside(self._cell.get("cpus"))
@@ -188,7 +188,7 @@ class Collection:
                     lambda m=module, n=name: m.difference(self._before[n], after[n]),
                 )
         if cpu.SOURCE in after:
-            own = placement.tree(os.getpid(), after["cpu"]["processes"])  # wardens, perf, clients
+            own = proof.tree(os.getpid(), after["cpu"]["processes"])  # wardens, perf, clients
             self._try(
                 record,
                 cpu.SOURCE,
@@ -227,7 +227,7 @@ class Collection:
 
 
 def start(
-    cell: Dict[str, Any], pids: placement.Pids, options: Optional[Dict[str, Any]] = None
+    cell: Dict[str, Any], pids: proof.Pids, options: Optional[Dict[str, Any]] = None
 ) -> Collection:
     """Start collecting around a workload that waits to be told to measure (or runs already).
 

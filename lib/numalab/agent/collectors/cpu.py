@@ -10,7 +10,8 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from .. import cpulist, placement
+from .. import cpulist
+from ..trial import proof
 from . import Unavailable, read, row
 
 SOURCE = "cpu"
@@ -52,14 +53,14 @@ def snapshot(root: str = "/") -> Dict[str, Any]:
     return {
         "at": time.monotonic(),
         "cpus": per_cpu(root),
-        "processes": placement.processes(os.path.join(root, "proc")),
+        "processes": proof.processes(os.path.join(root, "proc")),
     }
 
 
 def difference(
     before: Dict[str, Any],
     after: Dict[str, Any],
-    pids: placement.Pids,
+    pids: proof.Pids,
     cell_cpus: Optional[str],
     own: List[int],
     beside: bool = False,
@@ -81,7 +82,7 @@ def difference(
         if cpu in after["cpus"]
     }
     table = after["processes"]
-    members = set(placement.tree(pids, table))
+    members = set(proof.tree(pids, table))
     known = set(own)
     used: Dict[int, float] = {}
     for pid, stat in table.items():
@@ -96,7 +97,7 @@ def difference(
     of_cell = {cpu: states for cpu, states in cpus.items() if cpu in wanted}
     busy = sum(sum(s.values()) - sum(s[name] for name in _WAITING) for s in of_cell.values())
     steal = sum(states["steal"] for states in of_cell.values())
-    roots = placement.roots_of(pids)
+    roots = proof.roots_of(pids)
     tree_s: Optional[float] = sum(used[pid] for pid in members)
     if not members.issuperset(roots):  # what the others used would look like a disturbance
         gone = len(roots) == 1 and roots[0] not in table
@@ -143,7 +144,7 @@ def _waited_for(
     if before[parent].started != after[parent].started:
         return None
     # wait4(2) hands over a child's whole time: what it had used before is to be taken off.
-    earlier = placement.tree(root_pid, before)
+    earlier = proof.tree(root_pid, before)
     used = sum(before[pid].ticks + before[pid].children_ticks for pid in earlier)
     return (after[parent].children_ticks - before[parent].children_ticks - used) * tick
 

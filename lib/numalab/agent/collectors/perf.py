@@ -24,10 +24,9 @@ import tempfile
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .. import placement
 from ..errors import Fault, ParseError
-from ..tools import perf_stat
-from . import Unavailable, read, row
+from ..trial import proof
+from . import Unavailable, perf_stat, read, row
 
 SOURCE = "perf"
 TRY_LIMIT_S = 10.0  # for one run of perf on `true`
@@ -356,7 +355,7 @@ class Counting:
         if self._child is None:
             return
         with contextlib.suppress(OSError, ValueError):
-            stat = placement.parse_stat(read("/", f"proc/{self.pid}/stat"))
+            stat = proof.parse_stat(read("/", f"proc/{self.pid}/stat"))
             self.cpu_s = stat.ticks / os.sysconf("SC_CLK_TCK")
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGINT)

@@ -1,0 +1,1 @@
+"""The plan of a run: its cells, their bindings, their order and their price."""

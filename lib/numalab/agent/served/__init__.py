@@ -1,0 +1,1 @@
+"""Servers that an experiment starts for itself, one package each."""

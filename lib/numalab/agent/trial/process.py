@@ -1,0 +1,417 @@
+"""Starting, watching and ending the process tree of one trial.
+
+No process of a trial may outlive it, whoever is killed. Each trial has a warden: a process forked
+off the agent that starts the program and is the reaper of every orphan below it
+(PR_SET_CHILD_SUBREAPER, prctl(2)), so that no descendant can get away, not even one with a
+session and an environment of its own. The warden ends the whole tree when the agent says so, or
+when the agent's end of a pipe closes, which the kernel does however the agent dies. Should the
+warden be killed, the program dies with it (PR_SET_PDEATHSIG) and the agent inherits the orphans.
+
+Output goes to files: a pipe that nobody reads would stop the measured program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence, Set
+
+from ..errors import Fault
+from . import proof
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
+_END_S = 10.0  # for killed processes to be gone
+# The gate: the shell waits for a line, then becomes the program. Collectors attach in between.
+_GATE = 'read -r _ && exec "$@" </dev/null'
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def adopt_orphans(adopt: bool = True) -> None:
+    """Make this process the parent of every orphan below it (Linux 3.4 and newer), or not."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+
+
+def become_servant(name: bytes, keep_open: Set[int]) -> None:
+    """Turn a fork of the agent into a quiet process that only an order or SIGKILL ends.
+
+    Of its files only ``keep_open`` stay: whoever reads the agent's output, and whoever waits for
+    a pipe's end, must not wait for the servant.
+    """
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN: a program started here inherits that
+    buffer = ctypes.create_string_buffer(name)
+    _libc.prctl(_PR_SET_NAME, buffer, 0, 0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    for entry in os.listdir("/proc/self/fd"):
+        if int(entry) > 2 and int(entry) not in keep_open:
+            with contextlib.suppress(OSError):
+                os.close(int(entry))
+
+
+def descendants(pid: int, among: Optional[Dict[int, proof.Stat]] = None) -> List[int]:
+    """Return the pids below a process, parents before children, siblings by pid; without itself."""
+    children: Dict[int, List[int]] = {}
+    for one, entry in (proof.processes() if among is None else among).items():
+        children.setdefault(entry.parent, []).append(one)
+    ordered: List[int] = []
+    generation = sorted(children.get(pid, []))
+    while generation:
+        ordered += generation
+        generation = sorted(c for parent in generation for c in children.get(parent, []))
+    return ordered
+
+
+def end(
+    find: Callable[[], Iterable[int]], reap: Callable[[Set[int]], None], limit_s: float = _END_S
+) -> Set[int]:
+    """Kill every process that ``find`` names until it names none; return those that stay.
+
+    They are stopped first, so that none forks while the others die. ``reap`` is called after
+    every round with what was found.
+    """
+    frozen: Set[int] = set()
+    for _ in range(50):
+        new = set(find()) - frozen
+        if not new:
+            break
+        _signal(new, signal.SIGSTOP)
+        frozen |= new
+    deadline = time.monotonic() + limit_s
+    while True:
+        found = set(find())
+        if not found or time.monotonic() > deadline:
+            return found
+        _signal(found, signal.SIGKILL)
+        reap(found)
+        time.sleep(0.002)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+class Child:
+    """A started program: its pid, its output files, and its end with resource usage.
+
+    ``ended`` is None while it runs, then the rusage record: wall time and CPU times in seconds,
+    exit status or signal, peak resident memory in bytes, page faults and context switches
+    (wait4(2), getrusage(2)).
+    """
+
+    def __init__(
+        self, argv: Sequence[str], warden: int, orders: int, reports: int, others: Set[int]
+    ) -> None:
+        self.argv = list(argv)
+        self._others = others  # what lived below the agent before
+        self.warden = warden
+        self.pid = 0
+        self.started = 0.0  # on the monotonic clock; of a gated child: when the gate opened
+        self.ended: Optional[Dict[str, Any]] = None
+        self.stdin: Optional[int] = None
+        self._orders: Optional[int] = orders
+        self._reports = reports
+        self._unread = b""
+        self._left: Optional[List[int]] = None
+        self._peak_bytes: Optional[int] = None
+        self._inherited_bytes = _high_water("self") or 0
+
+    def owns(self, pid: int) -> bool:
+        """Tell whether a process is one of this trial's: the program, or what it has started."""
+        return pid in descendants(self.warden)
+
+    def open_gate(self) -> None:
+        """Let a gated child become its program."""
+        self.started = time.monotonic()
+        self.tell("go")
+        self.hang_up()
+
+    def tell(self, line: str) -> None:
+        """Write one line to the child's standard input; a child that is gone does not matter."""
+        if self.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self.stdin, line.encode("utf-8") + b"\n")
+
+    def hang_up(self) -> None:
+        """Close the child's standard input."""
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
+    def is_program(self) -> bool:
+        """Tell whether the pid is the measured program by now, no longer gate or numactl."""
+        try:
+            with open(f"/proc/{self.pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")[:-1]
+        except OSError:
+            return False
+        given = [os.fsencode(word) for word in self.argv]
+        if not words or _GATE.encode() in words[:3]:
+            return False
+        return not (os.path.basename(given[0]) == b"numactl" and words == given)
+
+    def note_peak(self) -> None:
+        """Read the program's peak memory while it runs: see ``_rusage`` for why."""
+        if self.is_program():
+            peak = _high_water(str(self.pid))
+            if peak is not None:
+                self._peak_bytes = max(peak, self._peak_bytes or 0)
+
+    def poll(self) -> Optional[Dict[str, Any]]:
+        """Return the rusage record when the child has ended, else None; never waits."""
+        while self.ended is None and self._report(0):
+            pass
+        return self.ended
+
+    def wait(self, deadline: float) -> Optional[Dict[str, Any]]:
+        """Return the rusage record, waiting for the end until a monotonic time, else None."""
+        while self.ended is None and self._report(deadline - time.monotonic()):
+            pass
+        return self.ended
+
+    def _report(self, timeout_s: float) -> bool:
+        """Take in one report of the warden; False when none came in time, or none will come."""
+        while b"\n" not in self._unread:
+            if not select.select([self._reports], [], [], max(0.0, timeout_s))[0]:
+                return False
+            piece = os.read(self._reports, 65536)
+            if not piece:
+                self._warden_is_gone()
+                return False
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        report = json.loads(line)
+        if "error" in report:
+            raise Fault(f"{self.argv[0]} cannot be started: {report['error']}", "is it installed?")
+        if "pid" in report:
+            self.pid, self.started = report["pid"], report["began"]
+        if "usage" in report:
+            self.ended = self._rusage(report["ended"] - self.started, report)
+        if "left" in report:
+            self._left = report["left"]
+        return True
+
+    def _warden_is_gone(self) -> None:
+        if self._left is None and self.ended is None and self.pid:
+            # Killed by somebody. The program died with it and is ours now, like its orphans.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.warden, 0)
+            _signal([self.pid], signal.SIGKILL)
+            status, usage = signal.SIGKILL, [0.0, 0.0, 0, 0, 0, 0, 0]
+            with contextlib.suppress(ChildProcessError):
+                _, status, found = os.wait4(self.pid, 0)
+                usage = _numbers(found)
+            self.ended = self._rusage(
+                time.monotonic() - self.started, {"status": status, "usage": usage}
+            )
+
+    def _rusage(self, wall_s: float, report: Dict[str, Any]) -> Dict[str, Any]:
+        # A process keeps the peak of the memory it was forked with (the agent's own, kernel:
+        # exec_mmap keeps signal->maxrss), so a smaller program's peak is known only if seen alive.
+        user, system, peak, minor, major, voluntary, involuntary = report["usage"]
+        status = report["status"]
+        reason = None
+        if peak <= self._inherited_bytes:
+            peak = self._peak_bytes
+            if peak is None:
+                reason = "it ended before its peak memory could be read"
+        return {
+            "schema": 1,
+            "kind": "rusage",
+            "wall_s": round(wall_s, 6),
+            "exit_status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            "max_rss_bytes": peak,
+            "max_rss_reason": reason,
+            "user_s": round(user, 6),
+            "system_s": round(system, 6),
+            "minor_faults": minor,
+            "major_faults": major,
+            "voluntary_switches": voluntary,
+            "involuntary_switches": involuntary,
+        }
+
+    def end(self) -> List[int]:
+        """Kill the program and everything below it; return the pids that stay alive."""
+        self.hang_up()
+        if self._orders is None:
+            return []
+        os.close(self._orders)  # the order to end
+        self._orders = None
+        deadline = time.monotonic() + _END_S + 5
+        while self._left is None and self._report(deadline - time.monotonic()):
+            pass
+        os.close(self._reports)
+        left = self._left
+        if left is None:
+            left = _end_below(self._others)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.warden, 0 if not left else os.WNOHANG)
+        return left
+
+
+def _high_water(pid: str) -> Optional[int]:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _numbers(usage: Any) -> List[float]:
+    """The numbers of a getrusage(2) structure that are kept, memory in bytes."""
+    return [
+        usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024, usage.ru_minflt, usage.ru_majflt,
+        usage.ru_nvcsw, usage.ru_nivcsw,
+    ]  # fmt: skip
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    stdout: Path,
+    stderr: Path,
+    talks: bool = False,
+    gated: bool = False,
+    expendable: bool = False,
+    env: Optional[Dict[str, str]] = None,
+    cwd: Optional[str] = None,
+    keep_open: Optional[Set[int]] = None,
+) -> Child:
+    """Start a program in a session of its own, its output going to two files.
+
+    ``talks`` gives it a pipe as standard input (else /dev/null); ``gated`` holds it back until
+    ``Child.open_gate``; ``expendable`` makes it the first that the kernel kills when memory runs
+    out (oom_score_adj 1000, proc(5)); ``env`` is added to the environment. ``keep_open`` are
+    descriptors that its warden keeps as long as it lives. Call ``Child.end`` in any case. Raises
+    Fault when the program cannot be started.
+    """
+    words = ["/bin/sh", "-c", _GATE, "numalab-gate", *argv] if gated else list(argv)
+    others = set(descendants(os.getpid()))
+    heard, orders = os.pipe()
+    reports, told = os.pipe()
+    stdin, our_stdin = os.pipe() if talks or gated else (os.open(os.devnull, os.O_RDONLY), None)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    out = os.open(str(stdout), flags, 0o644)
+    err = os.open(str(stderr), flags, 0o644)
+    warden = os.fork()
+    if warden == 0:
+        try:
+            become_servant(b"numalab-warden", {heard, told, stdin, out, err, *(keep_open or ())})
+            popen = {
+                "stdin": stdin, "stdout": out, "stderr": err, "cwd": cwd,
+                "env": {**os.environ, **(env or {})},
+            }  # fmt: skip
+            _watch(words, popen, expendable, heard, told)
+        finally:
+            os._exit(0)
+    for descriptor in (heard, told, stdin, out, err):
+        os.close(descriptor)
+    child = Child(argv, warden, orders, reports, others)
+    child.stdin = our_stdin
+    try:
+        if not child._report(60.0):
+            raise Fault(f"{argv[0]} cannot be started: its warden said nothing")
+    except Fault:
+        child.end()
+        raise
+    return child
+
+
+def _watch(
+    words: List[str], popen: Dict[str, Any], expendable: bool, heard: int, told: int
+) -> NoReturn:
+    """The warden: start the program, report its end, end everything when the pipe closes."""
+
+    def say(report: Dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(told, json.dumps(report).encode() + b"\n")
+
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    warden = os.getpid()
+
+    def before_exec() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != warden:  # it died before the line above
+            os._exit(127)
+        if expendable:
+            descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            os.write(descriptor, b"1000")
+            os.close(descriptor)
+
+    began = time.monotonic()
+    try:
+        program = subprocess.Popen(words, start_new_session=True, preexec_fn=before_exec, **popen)
+    except (OSError, subprocess.SubprocessError) as error:
+        say({"error": getattr(error, "strerror", None) or str(error)})
+        os._exit(0)
+    say({"pid": program.pid, "began": began})
+    for name in ("stdin", "stdout", "stderr"):
+        os.close(popen[name])
+
+    def reap(found: Iterable[int] = ()) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == program.pid:
+                    ended = time.monotonic()
+                    say({"status": status, "usage": _numbers(usage), "ended": ended})
+
+    while True:
+        ready = select.select([heard, woken], [], [])[0]
+        if woken in ready:
+            os.read(woken, 4096)
+            reap()
+        if heard in ready:
+            break
+    left = _end_below(set(), reap)
+    reap()
+    say({"left": left})
+    os._exit(0)
+
+
+def _end_below(keep: Set[int], reap: Optional[Callable[[Set[int]], None]] = None) -> List[int]:
+    """Kill whatever lives below this process, but for ``keep``; return the pids that stay."""
+    me = os.getpid()
+
+    def find() -> List[int]:
+        among = proof.processes()
+        # A dead process that is not our child is its parent's to reap, and gone for us.
+        return [
+            pid
+            for pid in descendants(me, among)
+            if pid not in keep and not (among[pid].state == "Z" and among[pid].parent != me)
+        ]
+
+    def reap_found(found: Set[int]) -> None:
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    return sorted(end(find, reap or reap_found))

@@ -1,0 +1,669 @@
+"""Levels of core groups, inferred from a core-to-core latency matrix.
+
+A host's cores come in groups within groups: hardware threads of a core, cores that share a cache,
+a die or node, a socket, the whole host. Each level has its own latency. This module finds the
+levels that a measured matrix shows, says which of them the firmware's topology explains, and
+whether what is left over looks like nodes that the firmware does not admit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy.cluster.hierarchy import cophenet, linkage
+
+from ..agent import cpulist
+from ..agent.errors import Fault
+
+LEAST_STEP = 1.15
+"""Two levels differ by this factor at least: a mesh's or ring's own gradient stays below it."""
+
+_CLUSTER_CORES = 4
+"""Cores in the largest core cluster known to share no cache that firmware lists (Kunpeng 920)."""
+
+_SHUFFLES = 24
+_SEED = 1958
+
+Partition = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Level:
+    """CPUs that reach each other at one latency, or faster: a partition into groups.
+
+    ``latency_ns`` is the median latency of the pairs that share a group of this level and of no
+    nearer one. ``explains`` names what the firmware calls the same partition (None: nothing
+    does). ``shares_cache`` says whether the groups are those of a shared cache; None: unknown.
+    """
+
+    latency_ns: float
+    groups: list[list[int]]
+    explains: str | None
+    shares_cache: bool | None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The levels, nearest first, and what they say about nodes.
+
+    ``hidden_nodes``: True: the host seems to hide its nodes; False: the matrix gives no sign of
+    it; None: it cannot be told. ``evidence`` says why in plain language.
+    """
+
+    levels: list[Level]
+    visible_nodes: int | None
+    hidden_nodes: bool | None
+    evidence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+
+def infer(
+    matrix: np.ndarray,
+    cpus: Sequence[int],
+    topology: dict[str, Any] | None = None,
+    *,
+    virtual: bool | None = None,
+) -> Groups:
+    """Infer the levels of core groups and whether the host seems to hide its nodes.
+
+    ``matrix``: shape (n, n), latencies in ns, NaN where a pair was not measured, the diagonal
+    ignored; ``cpus``: the n CPU numbers of its rows; ``topology``: as of the agent's
+    ``topology.read``; ``virtual``: the host is known to be a virtual machine, whose caches and
+    nodes are made up. Raises ValueError for a matrix of another shape or with latencies <= 0.
+
+    Method. The tree is built by average linkage (UPGMA; Sokal and Michener, Univ. Kansas Sci.
+    Bull. 38, 1958) on the logarithms of the latencies, since noise and steps are both relative.
+    Cuts of the tree are found by binary segmentation: the cut that explains most of the variance
+    is kept when (1) it explains more than cuts of shuffled matrices do (a permutation test that
+    repeats the clustering, so that the choice of the cut is paid for; for a few CPUs, a
+    simulation of pure noise instead), (2) the step is a factor of ``LEAST_STEP`` or more, and (3)
+    the groups are compact: nearly every CPU is nearer to its own group than to any other
+    (Rousseeuw's silhouette, J. Comput. Appl. Math. 20, 1987), which a gradient is not. Both sides
+    of a kept cut are searched again. Groups are called hidden nodes only when they lie within the
+    visible nodes and neither shared caches, clusters, hardware threads nor kinds of cores explain
+    them.
+    """
+    logs = _symmetric(matrix, len(cpus))
+    topology = topology or {}
+    measured = [int(cpu) for cpu in cpus]
+    everything = [list(range(len(measured)))]
+    singles = [[index] for index in range(len(measured))]
+    partitions = [*_search(logs, everything, singles), everything]
+    known = _firmware(topology, measured)
+    levels = []
+    nearer: Partition = singles
+    for partition in partitions:
+        within = _pairs_within(partition) & ~_pairs_within(nearer)
+        seen = logs[within & np.isfinite(logs)]
+        explains = _explanation(partition, known)
+        levels.append(
+            Level(
+                latency_ns=round(float(np.exp(np.median(seen))), 1) if seen.size else float("nan"),
+                groups=[[measured[i] for i in group] for group in _ordered(partition, measured)],
+                explains=explains,
+                shares_cache=_shares_cache(partition, known, explains),
+            )
+        )
+        nearer = partition
+    hidden, evidence = _hidden(levels[:-1], partitions[:-1], known, topology, logs, virtual)
+    return Groups(levels, _visible_nodes(topology), hidden, evidence)
+
+
+def from_measurements(
+    measurements: pl.DataFrame, topology: dict[str, Any], *, virtual: bool | None = None
+) -> Groups:
+    """Infer the levels from a run's ``core_latency`` rows: each pair's median over the blocks.
+
+    ``x`` and ``y`` name the two CPUs. Rows graded error are left out. Raises Fault when no row
+    names a pair.
+    """
+    rows = measurements.filter(
+        (pl.col("metric") == "core_latency")
+        & (pl.col("grade") != "error")
+        & (pl.col("value") > 0)
+        & pl.col("x").is_not_null()
+        & pl.col("y").is_not_null()
+    )
+    if rows.is_empty():
+        raise Fault(
+            "the run holds no core-to-core latency", "measure it with numalab run core-to-core"
+        )
+    pairs = rows.group_by("x", "y").agg(pl.col("value").median())
+    cpus = sorted({int(cpu) for cpu in [*pairs["x"], *pairs["y"]]})
+    place = {cpu: index for index, cpu in enumerate(cpus)}
+    matrix = np.full((len(cpus), len(cpus)), np.nan)
+    for x, y, value in pairs.iter_rows():
+        matrix[place[int(x)], place[int(y)]] = value
+    return infer(matrix, cpus, topology, virtual=virtual)
+
+
+def is_virtual(host_record: dict[str, Any]) -> bool:
+    """Tell from a host record whether its caches and packages may be a hypervisor's invention."""
+    hypervisor = ((host_record.get("before") or {}).get("virt.hypervisor") or {}).get("value")
+    return hypervisor not in (None, "none")
+
+
+def markdown(
+    measurements: pl.DataFrame, topology: dict[str, Any], *, virtual: bool | None = None
+) -> str:
+    """Return the levels as a Markdown table, with what they say about hidden nodes."""
+    try:
+        found = from_measurements(measurements, topology, virtual=virtual)
+    except Fault as fault:
+        return f"No groups: {fault.what}."
+    lines = ["| level | latency (ns) | groups | CPUs | what the firmware calls them |",
+             "| ---: | ---: | ---: | --- | --- |"]  # fmt: skip
+    for number, level in enumerate(found.levels, 1):
+        shown = " · ".join(cpulist.format(group) for group in level.groups[:8])
+        more = f" · … {len(level.groups) - 8} more" if len(level.groups) > 8 else ""
+        name = level.explains or "nothing it lists"
+        lines.append(
+            f"| {number} | {level.latency_ns:.1f} | {len(level.groups)} | {shown}{more} | {name} |"
+        )
+    heading = {
+        True: "This host seems to hide its nodes",
+        False: "No sign of hidden nodes",
+        None: "Whether nodes are hidden cannot be told",
+    }[found.hidden_nodes]
+    return "\n".join([*lines, "", f"{heading}: {found.evidence}."])
+
+
+# ---------------------------------------------------------------- the tree and its cuts
+
+
+def _symmetric(matrix: np.ndarray, n: int) -> np.ndarray:
+    """Logarithms, both directions of a pair made one, NaN on the diagonal."""
+    matrix = np.array(matrix, dtype=float)
+    if matrix.shape != (n, n):
+        raise ValueError(f"a matrix of shape {matrix.shape} for {n} CPUs")
+    np.fill_diagonal(matrix, np.nan)
+    if np.any(matrix <= 0):
+        raise ValueError("a latency of 0 ns or less is no measurement")
+    logs = np.log(matrix)
+    there, back = logs, logs.T
+    low, high = np.fmin(there, back), np.fmax(there, back)
+    # an interrupt only ever slows a measurement: far apart, the faster direction is the true one
+    return np.where(high - low > np.log(1.5), low, (low + high) / 2)
+
+
+def _search(logs: np.ndarray, upper: Partition, items: Partition) -> list[Partition]:
+    """Return the partitions between ``items`` (finer) and ``upper`` (coarser), finest first."""
+    found = _best_cut(logs, upper, items)
+    if found is None:
+        return []
+    return [*_search(logs, found, items), found, *_search(logs, upper, found)]
+
+
+def _best_cut(logs: np.ndarray, upper: Partition, items: Partition) -> Partition | None:
+    """Return the partition between the two that the latencies show best, or None."""
+    blocks = _blocks(logs, upper, items)
+    matrices = [matrix for matrix, _ in blocks]
+    if sum(len(matrix) - 1 for matrix in matrices) < 2:
+        return None
+    if sum(_upper_values(matrix).size for matrix in matrices) < 3:
+        return None
+    trees = [_tree(matrix) for matrix in matrices]
+    explained, height, step = _cut(matrices, trees)
+    if step < np.log(LEAST_STEP):
+        return None
+    divided = {items[member][0] for _, members in blocks for member in members}
+    partition = [group for group in upper if divided.isdisjoint(group)]  # one item each
+    for (matrix, members), tree in zip(blocks, trees, strict=True):
+        for group in _settled(matrix, _flat(tree, len(members), height), height):
+            partition.append(sorted(cpu for item in group for cpu in items[members[item]]))
+    if _compact(logs, partition, upper) and _beyond_chance(matrices, explained):
+        return partition
+    return None
+
+
+def _blocks(
+    logs: np.ndarray, upper: Partition, items: Partition
+) -> list[tuple[np.ndarray, list[int]]]:
+    """For each upper group of two items or more: the items' mean latencies, and which they are."""
+    belongs = np.zeros((len(items), len(logs)))
+    for index, item in enumerate(items):
+        belongs[index, item] = 1
+    known = np.isfinite(logs)
+    sums = belongs @ np.where(known, logs, 0.0) @ belongs.T
+    counts = belongs @ known.astype(float) @ belongs.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = sums / counts
+    np.fill_diagonal(means, np.nan)
+    home = {cpu: place for place, group in enumerate(upper) for cpu in group}
+    members: dict[int, list[int]] = {}
+    for index, item in enumerate(items):
+        members.setdefault(home[item[0]], []).append(index)
+    return [
+        (means[np.ix_(inside, inside)], inside) for inside in members.values() if len(inside) > 1
+    ]
+
+
+def _tree(matrix: np.ndarray) -> np.ndarray:
+    """SciPy's average linkage of a symmetric matrix; missing pairs are filled in first."""
+    if len(matrix) == 2:
+        return np.array([[0.0, 1.0, np.nan_to_num(matrix[0, 1]), 2.0]])
+    rows, columns = np.triu_indices(len(matrix), 1)
+    pairs = matrix[rows, columns]
+    missing = np.isnan(pairs)
+    if missing.any():
+        pairs = _filled(matrix)[rows, columns]
+    low = pairs.min()
+    tree = linkage(pairs - low, "average")
+    if missing.any():  # a mean over the tree is a better guess than the best way round
+        for _ in range(2):
+            pairs[missing] = cophenet(tree)[missing] + low
+            low = pairs.min()
+            tree = linkage(pairs - low, "average")
+    tree[:, 2] += low
+    return tree
+
+
+def _filled(matrix: np.ndarray) -> np.ndarray:
+    """Estimate pairs that were not measured by the best way round over one other item.
+
+    In a hierarchy the latency of (i, j) is that of the farther of (i, k) and (k, j) for the k
+    nearest to either (the ultrametric inequality); without any such k it is the median.
+    """
+    far = np.where(np.isnan(matrix), np.inf, matrix)
+    around = np.full_like(matrix, np.inf)
+    for k in range(len(matrix)):
+        np.minimum(around, np.maximum(far[:, k, None], far[None, k, :]), out=around)
+    filled = np.where(np.isnan(matrix), around, matrix)
+    known = matrix[np.isfinite(matrix)]
+    filled[~np.isfinite(filled)] = np.median(known) if known.size else 0.0
+    np.fill_diagonal(filled, np.nan)
+    return filled
+
+
+def _cut(matrices: list[np.ndarray], trees: list[np.ndarray]) -> tuple[float, float, float]:
+    """Return the best cut of all trees at one height: share of variance, height, step.
+
+    In average linkage a merge's height is the mean over the pairs that it joins, so the means
+    below and above every cut follow from the merges alone.
+    """
+    heights = np.concatenate([tree[:, 2] for tree in trees])
+    weights = np.concatenate([_merge_pairs(tree) for tree in trees])
+    order = np.argsort(heights, kind="stable")
+    heights, weights = heights[order], weights[order]
+    values = np.concatenate([_upper_values(matrix) for matrix in matrices])
+    total = np.var(values) * weights.sum()
+    below = np.cumsum(weights)[:-1]
+    above = weights.sum() - below
+    sums = np.cumsum(weights * heights)
+    mean_below = sums[:-1] / below
+    mean_above = (sums[-1] - sums[:-1]) / above
+    gained = below * above / (below + above) * (mean_above - mean_below) ** 2
+    # a cut between two merges of one height would be no cut of the tree
+    gained[np.diff(heights) <= 1e-9] = 0
+    best = int(np.argmax(gained))
+    share = float(min(1.0, gained[best] / total)) if total > 1e-12 else 0.0
+    return share, float(heights[best : best + 2].mean()), float(mean_above[best] - mean_below[best])
+
+
+def _merge_pairs(tree: np.ndarray) -> np.ndarray:
+    """How many pairs of items each merge of a tree joins."""
+    n = len(tree) + 1
+    sizes = np.concatenate([np.ones(n), tree[:, 3]])
+    return sizes[tree[:, 0].astype(int)] * sizes[tree[:, 1].astype(int)]
+
+
+def _upper_values(matrix: np.ndarray) -> np.ndarray:
+    values = matrix[np.triu_indices(len(matrix), 1)]
+    return values[np.isfinite(values)]
+
+
+def _flat(tree: np.ndarray, n: int, height: float) -> Partition:
+    """The groups of a tree cut at a height."""
+    members: dict[int, list[int]] = {index: [index] for index in range(n)}
+    for step, (a, b, at, _) in enumerate(tree):
+        if at <= height and int(a) in members and int(b) in members:
+            members[n + step] = members.pop(int(a)) + members.pop(int(b))
+    return list(members.values())
+
+
+def _settled(matrix: np.ndarray, groups: Partition, height: float) -> Partition:
+    """Move items between groups until no move brings more near pairs together.
+
+    A tree never takes a merge back, so one odd pair misplaces two items for good. The local
+    search maximises the sum of (height - latency) over all pairs that share a group: correlation
+    clustering (Bansal, Blum and Chawla, Machine Learning 56, 2004).
+    """
+    worth = np.nan_to_num(height - matrix)
+    np.fill_diagonal(worth, 0.0)
+    n = len(matrix)
+    home = np.empty(n, dtype=int)
+    for index, group in enumerate(groups):
+        home[group] = index
+    sums = worth @ (home[:, None] == np.arange(n)[None, :])  # n labels: room for new singles
+    for _ in range(20):
+        moved = False
+        for item in range(n):
+            old, new = home[item], int(np.argmax(sums[item]))
+            if sums[item, new] > sums[item, old] + 1e-9:
+                sums[:, old] -= worth[:, item]
+                sums[:, new] += worth[:, item]
+                home[item] = new
+                moved = True
+        if not moved:
+            break
+    return [np.flatnonzero(home == label).tolist() for label in np.unique(home)]
+
+
+def _beyond_chance(matrices: list[np.ndarray], explained: float) -> bool:
+    """Whether a cut explains more than the best cuts of matrices without structure do."""
+    sizes = tuple(sorted(len(matrix) for matrix in matrices))
+    if explained <= _noise_share(sizes):
+        return False
+    values = np.concatenate([_upper_values(matrix) for matrix in matrices])
+    if len(values) < 45:
+        return True  # so few pairs have too few orders for a permutation test
+    random = np.random.default_rng(_SEED)
+    by_chance = 0.0
+    for _ in range(_SHUFFLES):
+        shuffled = _with_values(matrices, random.permutation(values))
+        by_chance = max(by_chance, _cut(shuffled, [_tree(matrix) for matrix in shuffled])[0])
+    # 24 shuffles show the middle of what chance does: ask for a tenth of the rest beyond it
+    return explained > by_chance + 0.1 * (1 - by_chance)
+
+
+@lru_cache(maxsize=256)
+def _noise_share(sizes: tuple[int, ...]) -> float:
+    """The share of variance that the best cut of pure noise explains in 1 of 500 matrices."""
+    random = np.random.default_rng(_SEED)
+    pairs = sum(size * (size - 1) // 2 for size in sizes)
+    few = pairs < 200 and len(sizes) <= 4
+    shares = []
+    for _ in range(1500 if few else _SHUFFLES):
+        noise = _with_values([np.zeros((size, size)) for size in sizes], random.normal(size=pairs))
+        shares.append(_cut(noise, [_tree(matrix) for matrix in noise])[0])
+    # many pairs: the share hardly varies, and its far tail is five deviations at the most
+    return float(np.quantile(shares, 0.998) if few else np.mean(shares) + 5 * np.std(shares))
+
+
+def _with_values(matrices: list[np.ndarray], values: np.ndarray) -> list[np.ndarray]:
+    """The same matrices, missing pairs included, with other values."""
+    made = []
+    used = 0
+    for matrix in matrices:
+        rows, columns = np.triu_indices(len(matrix), 1)
+        known = np.isfinite(matrix[rows, columns])
+        rows, columns = rows[known], columns[known]
+        new = np.full(matrix.shape, np.nan)
+        new[rows, columns] = new[columns, rows] = values[used : used + len(rows)]
+        used += len(rows)
+        made.append(new)
+    return made
+
+
+def _compact(logs: np.ndarray, partition: Partition, upper: Partition) -> bool:
+    """Whether nearly every CPU is clearly nearer to its own group than to the next one."""
+    belongs = np.zeros((len(logs), len(partition)))
+    home = np.zeros(len(logs), dtype=int)
+    for index, group in enumerate(partition):
+        belongs[group, index] = 1
+        home[group] = index
+    parent = {cpu: place for place, group in enumerate(upper) for cpu in group}
+    parents = np.array([parent[group[0]] for group in partition])
+    known = np.isfinite(logs)
+    counts = known.astype(float) @ belongs
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.where(known, logs, 0.0) @ belongs / counts
+    rows = np.arange(len(logs))
+    own = means[rows, home]
+    others = np.where(np.isnan(means), np.inf, means)
+    others[rows, home] = np.inf
+    others[parents[None, :] != parents[home][:, None]] = np.inf
+    nearest = others.min(axis=1)
+    judged = np.isfinite(own) & np.isfinite(nearest)
+    if not judged.any():
+        return False
+    margin = nearest[judged] - own[judged]
+    return bool(np.mean(margin > 0) >= 0.9 and np.median(margin) >= np.log(LEAST_STEP) / 2)
+
+
+# ---------------------------------------------------------------- what the firmware says
+
+
+def _firmware(topology: dict[str, Any], measured: list[int]) -> dict[str, Partition]:
+    """The partitions of the measured CPUs that the topology names, by what it calls them."""
+    place = {cpu: index for index, cpu in enumerate(measured)}
+    rows = {row["cpu"]: row for row in topology.get("cpus", []) if row["cpu"] in place}
+
+    def keyed(*names: str) -> Partition | None:
+        groups: dict[tuple, list[int]] = {}
+        for cpu, index in place.items():
+            key = tuple(rows.get(cpu, {}).get(name) for name in names)
+            if key[-1] is None:
+                return None
+            groups.setdefault(key, []).append(index)
+        return list(groups.values())
+
+    known: dict[str, Partition | None] = {
+        "hardware threads of a core": keyed("siblings"),
+        "cores of one cluster": keyed("package", "die", "cluster"),
+    }
+    for level in (2, 3, 4):
+        lists = [
+            cpulist.parse(cache["cpus"])
+            for cache in topology.get("caches", [])
+            if cache["level"] == level and cache.get("type") != "Instruction"
+        ]
+        known[f"CPUs that share a level-{level} cache"] = _listed(lists, place)
+    known["node"] = _listed(
+        [cpulist.parse(node["cpus"]) for node in topology.get("nodes", [])], place
+    )
+    known["die"] = keyed("package", "die")
+    known["package"] = keyed("package")
+    kinds = _kinds_of_core(known, topology, measured)
+    if kinds:
+        known["kind of core"] = kinds
+    return {name: partition for name, partition in known.items() if partition}
+
+
+def _listed(lists: list[list[int]], place: dict[int, int]) -> Partition | None:
+    """A partition from CPU lists; None unless it covers every measured CPU once."""
+    groups = [[place[cpu] for cpu in cpus if cpu in place] for cpus in lists]
+    groups = [group for group in groups if group]
+    covered = sorted(index for group in groups for index in group)
+    return groups if covered == list(range(len(place))) else None
+
+
+def _kinds_of_core(
+    known: dict[str, Partition | None], topology: dict[str, Any], measured: list[int]
+) -> Partition | None:
+    """Hybrid hosts: CPUs told apart by threads per core and by CPUs on a level-2 cache."""
+    rows = {row["cpu"]: row for row in topology.get("cpus", [])}
+    second = {}
+    for cache in topology.get("caches", []):
+        if cache["level"] == 2 and cache.get("type") != "Instruction":
+            cpus = cpulist.parse(cache["cpus"])
+            cores = {rows[cpu].get("siblings") for cpu in cpus if cpu in rows}
+            second.update(dict.fromkeys(cpus, len(cores)))
+    kinds: dict[tuple, list[int]] = {}
+    for index, cpu in enumerate(measured):
+        siblings = rows.get(cpu, {}).get("siblings")
+        threads = len(cpulist.parse(siblings)) if siblings else None
+        kinds.setdefault((threads, second.get(cpu)), []).append(index)
+    return list(kinds.values()) if len(kinds) > 1 else None
+
+
+def _visible_nodes(topology: dict[str, Any]) -> int | None:
+    """Nodes with CPUs: one without (CXL memory, for instance) groups no cores."""
+    return sum(1 for node in topology.get("nodes", []) if node["cpus"]) or None
+
+
+def _explanation(partition: Partition, known: dict[str, Partition]) -> str | None:
+    if len(partition) == 1:
+        return "all CPUs"
+    for name, firmware in known.items():
+        if _alike(partition, firmware):
+            return name
+    return None
+
+
+def _shares_cache(
+    partition: Partition, known: dict[str, Partition], explains: str | None
+) -> bool | None:
+    if explains and "cache" in explains or explains == "hardware threads of a core":
+        return True
+    if any(_alike(partition, known[name]) for name in known if "cache" in name):
+        return True
+    return False if "CPUs that share a level-3 cache" in known else None
+
+
+def _alike(one: Partition, other: Partition) -> bool:
+    """Whether two partitions pair the same CPUs, but for a tenth (Jaccard index of the pairs)."""
+    a, b = _pairs_within(one), _pairs_within(other)
+    either = (a | b).sum()
+    return bool(either and (a & b).sum() / either >= 0.9)
+
+
+def _pairs_within(partition: Partition) -> np.ndarray:
+    n = sum(len(group) for group in partition)
+    home = np.empty(n, dtype=int)
+    for index, group in enumerate(partition):
+        home[group] = index
+    together = home[:, None] == home[None, :]
+    np.fill_diagonal(together, False)
+    return np.triu(together)
+
+
+def _ordered(partition: Partition, measured: list[int]) -> Partition:
+    """Groups by their least CPU number, and CPUs by number within."""
+    groups = [sorted(group, key=measured.__getitem__) for group in partition]
+    return sorted(groups, key=lambda group: measured[group[0]])
+
+
+# ---------------------------------------------------------------- hidden nodes
+
+
+def _hidden(
+    levels: list[Level],
+    partitions: list[Partition],
+    known: dict[str, Partition],
+    topology: dict[str, Any],
+    logs: np.ndarray,
+    virtual: bool | None,
+) -> tuple[bool | None, str]:
+    """Whether levels that no cache explains are finer than the nodes, and the evidence."""
+    visible = known.get("node")
+    if len(logs) < 4:
+        return None, f"{len(logs)} CPUs are too few to show groups"
+    if visible is None:
+        return None, "the topology does not say which node each measured CPU is on"
+    nodes = _visible_nodes(topology) or len(visible)
+    packages = topology.get("packages") or len(known.get("package", [])) or 1
+    merged = next(
+        (one for one in partitions if "package" in known and _alike(one, known["package"])), None
+    )  # packages of one node are merged by the firmware, even if each also shares a cache
+    finer = [
+        (level, partition)
+        for level, partition in zip(levels, partitions, strict=True)
+        if (level.explains in (None, "die") or partition is merged) and _finer(partition, visible)
+    ]
+    admitted = f"the firmware admits {nodes} node{'s' if nodes > 1 else ''}"
+    if not finer:
+        if packages > nodes:
+            return None, (
+                f"{admitted} for {packages} packages, but the latencies show no step between the"
+                " packages (as on a virtual machine whose packages are made up)"
+            )
+        return False, _all_explained(levels, admitted)
+    steps = [_described(level, levels, partitions, logs) for level, _ in finer]
+    shown = "; ".join(steps)
+    if virtual:
+        return None, (
+            f"{shown}; {admitted}; on a virtual machine the firmware's caches and nodes may be"
+            " made up, so it cannot be told what these groups are"
+        )
+    if any(partition is merged for _, partition in finer):
+        return True, f"{shown}; {admitted} for {packages} packages: memory is interleaved over them"
+    if "kind of core" in known and packages == 1:
+        return False, f"{shown}; the host has cores of more than one kind, which explains steps"
+    doubts = [_doubt(partition, known, logs) for _, partition in finer]
+    if all(doubts):
+        return None, f"{shown}; {admitted}; {doubts[-1]}"
+    shapes = [
+        f"{len(groups)} {name.replace('CPUs that share a ', '')}{'s' if len(groups) > 1 else ''}"
+        for name, groups in known.items()
+        if "cache" in name
+    ]
+    return True, (
+        f"{shown}; {admitted}, and no cache that it lists has this shape ({', '.join(shapes)}):"
+        " the host seems to hide its nodes"
+    )
+
+
+def _doubt(partition: Partition, known: dict[str, Partition], logs: np.ndarray) -> str | None:
+    """Why groups that nothing listed explains may be something else than nodes, or None."""
+    third = known.get("CPUs that share a level-3 cache")
+    if third is None:
+        return (
+            "the topology lists no level-3 cache, so groups that share one cannot be told apart"
+            " from hidden nodes, unless the same model's documentation or its node list with NUMA"
+            " switched on does"
+        )
+    threads = known.get("hardware threads of a core")
+    per_core = np.median([len(group) for group in threads]) if threads else 1
+    if np.median([len(group) for group in partition]) / per_core <= _CLUSTER_CORES:
+        return (
+            f"groups of {_CLUSTER_CORES} cores or fewer may be core clusters, whose shared cache"
+            " tags no kernel lists"
+        )
+    if len(third) > len(partition) and _finer(third, partition):
+        outside = logs[np.isfinite(logs) & ~_pairs_within(partition)]
+        inside = logs[np.isfinite(logs) & _pairs_within(partition) & ~_pairs_within(third)]
+        if inside.size and np.median(outside) - np.median(inside) < np.log(1.5):
+            return (
+                "each group is several level-3 caches, and the step to the next group is small:"
+                " the quadrants of one I/O die look like this when the firmware (AMD: NPS1) makes"
+                " one node of them"
+            )
+    return None
+
+
+def _finer(partition: Partition, coarse: Partition) -> bool:
+    """Whether a partition divides the groups of another (but for a CPU in twenty)."""
+    home = {cpu: index for index, group in enumerate(coarse) for cpu in group}
+    inside = 0
+    for group in partition:
+        homes = [home[cpu] for cpu in group]
+        inside += max(homes.count(index) for index in set(homes))
+    return len(partition) > len(coarse) and inside >= 0.95 * len(home)
+
+
+def _described(
+    level: Level, levels: list[Level], partitions: list[Partition], logs: np.ndarray
+) -> str:
+    """One level in words: its groups, their latency, and the step to what lies outside."""
+    place = levels.index(level)
+    outside = logs[np.isfinite(logs) & np.triu(~_pairs_within(partitions[place]), 1)]
+    sizes = sorted({len(group) for group in level.groups})
+    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    first = " | ".join(cpulist.format(group) for group in level.groups[:3])
+    named = f" (explained as: {level.explains})" if level.explains else ""
+    away = float(np.exp(np.median(outside)))
+    return (
+        f"{len(level.groups)} groups of {size} CPUs{named}"
+        f" ({first}{' | …' if len(level.groups) > 3 else ''})"
+        f" reach each other in {level.latency_ns:.0f} ns, and others in {away:.0f} ns"
+        f" ({away / level.latency_ns:.1f} times)"
+    )
+
+
+def _all_explained(levels: list[Level], admitted: str) -> str:
+    if not levels:
+        return f"all CPUs reach each other at one latency; {admitted}"
+    names = [
+        f"{level.latency_ns:.0f} ns: {level.explains or 'groups no finer than the nodes'}"
+        for level in levels
+    ]
+    return f"every step of the latencies is explained ({'; '.join(names)}); {admitted}"

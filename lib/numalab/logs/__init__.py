@@ -1,0 +1,1 @@
+"""Logs that another program wrote, made into runs."""

@@ -1,0 +1,1 @@
+"""The pages that are published: the report and its HTML."""
