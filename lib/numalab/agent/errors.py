@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import TYPE_CHECKING, Optional, Union
+
+if TYPE_CHECKING:
+    from .contract import Reason
 
 
 class Fault(Exception):
     """Something a person must know about: what is wrong and where, and what to do about it.
 
-    ``what`` is one sentence without a final full stop; ``hint`` says what to do, or is None.
+    ``what`` is one sentence without a final full stop, or a ``Reason`` where the fault may become
+    data (a skip, a trial's reason); ``hint`` says what to do, or is None. ``reason`` is the fault
+    as data.
     """
 
-    def __init__(self, what: str, hint: Optional[str] = None) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, what: Union[str, Reason], hint: Optional[str] = None) -> None:
+        super().__init__(str(what))
+        self.what = str(what)
         self.hint = hint
+        self._reason = None if isinstance(what, str) else what
+
+    @property
+    def reason(self) -> Reason:
+        """The fault as a code with fields; a free text has the code ``fault``."""
+        from .contract import Reason
+
+        return self._reason or Reason("fault", {"what": self.what, "hint": self.hint})
 
     def __str__(self) -> str:
         return f"{self.what}. {self.hint}" if self.hint else self.what

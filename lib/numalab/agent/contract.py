@@ -1,0 +1,889 @@
+"""What crosses the border between the two halves, or is handed from room to room: typed values.
+
+Every value is a frozen dataclass. On the host it is built and passed as it is; on disk it is the
+JSON of its fields (`to_json`, `from_json`); on the controller pydantic validates the same classes
+once, where a run is loaded. CPUs and nodes are written in the kernel's list format ("0-3,8").
+Sizes are in bytes and times in seconds unless a field's name says otherwise. A value that is not
+known is None, and a `Reason` says why where that is not plain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from dataclasses import dataclass, field
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from .errors import Fault
+
+SCHEMA = 2
+
+# What kind of evidence a figure is; a badge that travels with it.
+MEASURED, COUNTED, CONFIGURED, PUBLISHED = "measured", "counted", "configured", "published"
+EVIDENCE = (MEASURED, COUNTED, CONFIGURED, PUBLISHED)
+VERIFIED, UNVERIFIED, ERROR = "verified", "unverified", "error"
+GRADES = (VERIFIED, UNVERIFIED, ERROR)
+BASELINE, CELL, CONTROL = "baseline", "cell", "control"  # the roles of a cell
+
+T = TypeVar("T")
+Json = Any
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something is not there, was left out, or should be doubted: a code with its fields.
+
+    `str(reason)` is the sentence for a reader, made from the templates in `words`. Code compares
+    `code`, never the sentence. Field values are plain JSON values.
+    """
+
+    code: str
+    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        from . import words
+
+        return words.sentence(self.code, self.fields)
+
+
+def reason(code: str, **fields: Any) -> Reason:
+    """Return a reason by its code and fields."""
+    return Reason(code, fields)
+
+
+# --- the host ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One hardware thread as the kernel numbers it; ids are None where the kernel has none."""
+
+    number: int
+    online: bool
+    node: Optional[int]
+    package: Optional[int]
+    die: Optional[int]
+    cluster: Optional[int]
+    core: Optional[int]
+    siblings: str  # the hardware threads of its core, itself included
+    thread: int  # its place among them, from 0
+    allowed: bool  # by this process's cpuset
+    l3: Optional[int]  # index into Host.caches
+
+
+@dataclass(frozen=True)
+class HugePagePool:
+    """The reserved huge pages of one size on one node."""
+
+    size_bytes: int
+    total: Optional[int]
+    free: Optional[int]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One NUMA node; `distances` are SLIT distances by node number (10 is local)."""
+
+    number: int
+    cpus: str
+    memory_bytes: Optional[int]
+    free_bytes: Optional[int]
+    page_cache_bytes: Optional[int]
+    distances: Mapping[int, int]
+    hugepages: Tuple[HugePagePool, ...] = ()
+    allowed_memory: bool = True
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache and the CPUs that share it; `type` is Data, Instruction or Unified."""
+
+    level: int
+    type: str
+    size_bytes: Optional[int]
+    cpus: str
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """A device whose node matters: storage, network, accelerator."""
+
+    address: str
+    class_id: str
+    kind: str
+    node: Optional[int]
+    names: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What this process's cpuset allows."""
+
+    cpus: str
+    nodes: str
+
+
+@dataclass(frozen=True)
+class ClientCpus:
+    """The CPUs that the client of a served experiment has for itself in every cell.
+
+    `cpus` is None where it has none of its own (`why`) or runs on another host (`host`).
+    """
+
+    cpus: Optional[str]
+    why: Optional[Reason] = None
+    host: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """The shape of a machine, as the kernel shows it, and what of it may be used.
+
+    Counts are None where the kernel does not say, or the value is mixed. `problems` has a line
+    for everything that could not be read or contradicts itself.
+    """
+
+    root: str
+    arch: Optional[str]
+    model: Optional[str]
+    vendor: Optional[str]
+    packages: Optional[int]
+    dies: Optional[int]
+    clusters: Optional[int]
+    cores: Optional[int]
+    threads: int
+    threads_per_core: Optional[int]
+    cpus: Tuple[Cpu, ...]
+    nodes: Tuple[Node, ...]
+    caches: Tuple[Cache, ...]
+    pci: Tuple[PciDevice, ...]
+    allowed: Allowed
+    offline: str
+    possible: Optional[str]
+    available_bytes: Optional[int]
+    problems: Tuple[Reason, ...] = ()
+    client: Optional[ClientCpus] = None  # whose CPUs are no longer `allowed` in `cpus`
+
+    @functools.cached_property
+    def node(self) -> Dict[int, Node]:
+        """The nodes by number."""
+        return {one.number: one for one in self.nodes}
+
+    @functools.cached_property
+    def cpu(self) -> Dict[int, Cpu]:
+        """All CPUs by number."""
+        return {one.number: one for one in self.cpus}
+
+    @functools.cached_property
+    def usable(self) -> Dict[int, Cpu]:
+        """The CPUs that are online and allowed, by number."""
+        return {one.number: one for one in self.cpus if one.online and one.allowed}
+
+    @functools.cached_property
+    def cpus_of(self) -> Dict[int, List[int]]:
+        """The usable CPUs of each node, ascending; nodes without any are absent."""
+        found: Dict[int, List[int]] = {}
+        for number in sorted(self.usable):
+            node = self.usable[number].node
+            if node is not None:
+                found.setdefault(node, []).append(number)
+        return found
+
+    @functools.cached_property
+    def memory_nodes(self) -> List[int]:
+        """The nodes that can hold pages, ascending (also those whose memory could not be read)."""
+        return sorted(n.number for n in self.nodes if n.memory_bytes != 0 and n.allowed_memory)
+
+    @property
+    def one_visible_node(self) -> bool:
+        """Whether only one node with memory can be seen, so that placement can prove nothing."""
+        return len([node for node in self.nodes if node.memory_bytes != 0]) == 1
+
+    def distance(self, cpu_node: int, memory_node: int) -> Optional[int]:
+        """Return the SLIT distance (10 is local) that the firmware gives, or None."""
+        return self.node[cpu_node].distances.get(memory_node)
+
+    def cores_of(self, cpus: Iterable[int]) -> List[List[int]]:
+        """Return usable CPUs as cores, each the list of its hardware threads, ascending."""
+        groups: Dict[str, List[int]] = {}
+        for number in sorted(cpus):
+            groups.setdefault(self.usable[number].siblings or str(number), []).append(number)
+        return sorted(groups.values())
+
+    def order(self, cpus: Iterable[int]) -> List[int]:
+        """Return CPUs with the first hardware thread of every core before the second of any."""
+        ranked = [(rank, n) for core in self.cores_of(cpus) for rank, n in enumerate(core)]
+        return [number for _, number in sorted(ranked)]
+
+    def nodes_of(self, cpus: Iterable[int]) -> List[int]:
+        """Return the nodes of usable CPUs, ascending."""
+        found = {self.usable[number].node for number in cpus}
+        return sorted(node for node in found if node is not None)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The value of one setting of the host, or why it could not be read."""
+
+    value: Any
+    reason: Optional[Reason] = None
+
+
+State = Mapping[str, Setting]  # by name: "vm.zone_reclaim_mode", "thp.enabled", "cpu.governor" …
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """host.json: the machine of a run, and its state before and after."""
+
+    schema: int
+    host: str
+    emulated: bool
+    emulated_why: Optional[Reason]
+    topology: Host
+    before: State
+    after: Optional[State]
+
+
+# --- the request and the plan -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric of an experiment: its unit, and which way is better ("higher", "lower")."""
+
+    unit: str
+    better: str
+
+
+@dataclass(frozen=True)
+class ToolRequest:
+    """The tool asked for, those that may stand in for it, and its options."""
+
+    name: str
+    prefer: Tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """More cells: an option of the tool, value by value, for some of the bindings."""
+
+    option: str
+    values: Tuple[Any, ...]
+    bindings: Tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class CaseRequest:
+    """A state of the host under which bindings are measured; no bindings are all of them."""
+
+    name: str
+    says: str = ""
+    bindings: Optional[Tuple[Any, ...]] = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CollectorRequest:
+    """What the collectors do; the last two are set by the trial, not by an experiment."""
+
+    perf: bool = True
+    interval_s: float = 1.0
+    software_events: bool = True
+    instances: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a host: an experiment in one profile, independent of any topology."""
+
+    schema: int
+    experiment: str
+    profile: str
+    host: str
+    tool: ToolRequest
+    bindings: Tuple[Any, ...]
+    blocks: int
+    seed: int
+    question: str = ""
+    baseline: Any = None
+    control: bool = True
+    sweep: Tuple[SweepRequest, ...] = ()
+    cases: Tuple[CaseRequest, ...] = ()
+    names: Tuple[Any, ...] = ()  # bindings that claims and charts name; resolved, not measured
+    headline: Optional[str] = None
+    measure: Mapping[str, Measure] = field(default_factory=dict)
+    collectors: Optional[CollectorRequest] = CollectorRequest()  # None: no collectors
+    changes: Mapping[str, str] = field(default_factory=dict)
+    time_limit_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class MemoryPolicy:
+    """A policy of set_mempolicy(2): default (first touch), bind, interleave, preferred."""
+
+    policy: str
+    nodes: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class MemoryExpectation:
+    """Where a workload's memory must be (`proof` required), or that it is recorded or ignored.
+
+    `rule` within: at least `at_least` of the pages on `nodes`; shares: an equal share on each of
+    `nodes`, give or take `within_points` percentage points. With `policy` only memory that has
+    that policy is judged. `why` says why a placement is only an outcome.
+    """
+
+    proof: str  # required, outcome, none
+    rule: Optional[str] = None
+    nodes: Optional[str] = None
+    at_least: Optional[float] = None
+    within_points: Optional[float] = None
+    policy: Optional[str] = None
+    why: Optional[Reason] = None
+
+
+@dataclass(frozen=True)
+class CpuExpectation:
+    """The CPUs that all threads must stay on (`proof` required), or that they are recorded."""
+
+    proof: str  # required, outcome
+    cpus: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the placement proof of a cell expects."""
+
+    memory: MemoryExpectation
+    cpus: CpuExpectation
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A CPU set x a memory policy: what a process is started under."""
+
+    cpus: Optional[str]  # None: no CPU policy
+    cpu_nodes: str
+    memory: MemoryPolicy
+    expects: Expectation
+
+    @property
+    def numactl(self) -> Tuple[str, ...]:
+        """The words that start a program under this binding, by numactl(8); () for no binding."""
+        words = [] if self.cpus is None else [f"--physcpubind={self.cpus}"]
+        option = {"bind": "membind", "interleave": "interleave", "preferred": "preferred"}.get(
+            self.memory.policy
+        )
+        if option:
+            words.append(f"--{option}={self.memory.nodes}")
+        return ("numactl", *words) if words else ()
+
+
+@dataclass(frozen=True)
+class Instance(Bound):
+    """One of several servers of a cell, with a binding of its own."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The value of the swept option of a cell."""
+
+    option: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """The case that a cell belongs to."""
+
+    name: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Planned seconds of one trial."""
+
+    setup_s: float = 0.0
+    warmup_s: float = 0.0
+    measure_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cell(Bound):
+    """One line of the design: a binding, with the tool's options, in a case of the host."""
+
+    id: str = ""
+    binding: str = ""  # the name of the binding that it came from
+    label: str = ""
+    role: str = CELL  # baseline, cell, control
+    baseline: Optional[str] = None  # the id of the cell that it is compared with
+    cpu_order: Optional[str] = None  # first hardware threads before second ones
+    threads: int = 1
+    distance: Optional[int] = None
+    rank: Tuple[str, ...] = ()  # "nearest", "farthest" of its CPU node's remote pairs
+    sweep: Optional[Sweep] = None
+    case: Optional[Case] = None
+    instances: Tuple[Instance, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    need_bytes: int = 0
+    timing: Timing = Timing()
+    notes: Tuple[Reason, ...] = ()
+
+    @property
+    def numactl(self) -> Tuple[str, ...]:
+        """As of `Bound`; several instances are each bound by themselves."""
+        return () if self.instances else super().numactl
+
+    def of(self, instance: str) -> Cell:
+        """Return the cell as one of its instances has it: with that one's own binding."""
+        one = next(one for one in self.instances if one.name == instance)
+        return dataclasses.replace(
+            self, cpus=one.cpus, cpu_nodes=one.cpu_nodes, memory=one.memory, expects=one.expects,
+            instances=(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Something asked for that is not measured on this host, and why."""
+
+    binding: str
+    cell: str  # the cell's id, or what was asked for
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a binding that somebody named became on this host: cells, or why there are none."""
+
+    asked: str  # its one spelling, as `Binding.text` gives it
+    cells: Tuple[str, ...] = ()
+    reason: Optional[Reason] = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial in the plan's order; all count from 1."""
+
+    trial: int
+    block: int
+    position: int
+    cell: str
+
+
+@dataclass(frozen=True)
+class ToolRecord:
+    """The tool that measures: its version, where it is, what else it told, why not another."""
+
+    name: str
+    version: Optional[str] = None
+    path: Optional[str] = None
+    why: Tuple[str, ...] = ()  # what was said of each tool that was passed over
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outlay:
+    """What must be prepared once before the first trial, and what that costs."""
+
+    prepare_s: float
+    disk_bytes: int
+    memory_bytes: int
+    says: Reason
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request resolved on a host: cells with sizes as numbers, and every trial in its order."""
+
+    schema: int
+    request: Request
+    tool: ToolRecord
+    cells: Tuple[Cell, ...]
+    skipped: Tuple[Skip, ...]
+    resolved: Tuple[Resolution, ...]
+    order: Tuple[Trial, ...]
+    warnings: Tuple[Reason, ...]
+    estimate: Timing
+    client: Optional[ClientCpus] = None
+    outlay: Optional[Outlay] = None
+
+    @functools.cached_property
+    def cell(self) -> Dict[str, Cell]:
+        """The cells by id."""
+        return {cell.id: cell for cell in self.cells}
+
+
+# --- a trial ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value of a metric; `value` None has a reason. `point`, `x`, `y` place it in a series."""
+
+    metric: str
+    value: Optional[float]
+    unit: str
+    point: str = ""
+    x: Optional[float] = None
+    y: Optional[float] = None
+    reason: Optional[Reason] = None
+    source: str = "tool"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of a series, `t_s` after the measurement began."""
+
+    t_s: float
+    metric: str
+    value: Optional[float]
+    unit: str
+    point: str = ""
+    source: str = "tool"
+
+
+@dataclass(frozen=True)
+class MemoryProof:
+    """Where the pages of a workload were. Shares are of 1, by node."""
+
+    ok: Optional[bool]
+    reason: Optional[Reason] = None
+    source: Optional[str] = None  # numa_maps, move_pages
+    pages_bytes: Mapping[int, int] = field(default_factory=dict)
+    interleaved_bytes: Mapping[int, int] = field(default_factory=dict)
+    shares: Mapping[int, float] = field(default_factory=dict)
+    anonymous_bytes: Optional[int] = None
+    mixed_bytes: int = 0
+    processes: int = 0
+    resident_bytes: Optional[int] = None
+    policies: Mapping[str, int] = field(default_factory=dict)
+    lumps: int = 0  # bytes of huge pages that may be one too many on a node
+
+
+@dataclass(frozen=True)
+class CpuProof:
+    """Where the threads of a workload might run and were seen."""
+
+    ok: Optional[bool]
+    reason: Optional[Reason] = None
+    threads: int = 0
+    allowed: str = ""
+    seen: str = ""
+    outside: str = ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One look at a running workload: True holds, False does not, None could not be made.
+
+    `absent`: there was nothing to look at (not started, ended, no page of its own). `early`: it
+    came before the program had its memory and is not judged.
+    """
+
+    ok: Optional[bool]
+    memory: MemoryProof
+    cpus: CpuProof
+    reason: Optional[Reason] = None
+    absent: bool = False
+    early: bool = False
+    when: str = ""  # before, running, after
+    t_s: float = 0.0
+    instance: Optional[str] = None
+    note: Optional[Reason] = None
+
+
+@dataclass(frozen=True)
+class TrialTimes:
+    """Seconds of each phase of a trial; 0 for one that was not reached."""
+
+    start_s: float
+    warmup_s: float
+    measure_s: float
+    proof_s: float
+    total_s: float
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A line of the journal. `previous` is the sha256 of the line before: the lines are a chain."""
+
+    schema: int
+    trial: int
+    block: int
+    position: int
+    cell: str
+    attempt: int
+    started: str
+    ended: str
+    grade: str
+    reason: Optional[Reason]
+    argv: Tuple[str, ...]
+    exit_status: Optional[int]
+    signal: Optional[int]
+    times: TrialTimes
+    tool: ToolRecord
+    raw: Mapping[str, str]
+    sha256: Mapping[str, str]
+    warnings: Tuple[Reason, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    previous: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting that the run changed, and whether it was put back."""
+
+    name: str
+    before: Optional[str]
+    restored: bool
+    reason: Optional[Reason] = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json: what was asked, what it became, and the hash of every file it stands on.
+
+    `evidence` is one of EVIDENCE; `formulas` are those by which derived counters are computed
+    from raw ones, by metric, as they were when the run was made; `sha256` is by file.
+    """
+
+    schema: int
+    run: str
+    host: str
+    experiment: str
+    profile: str
+    evidence: str
+    seed: int
+    started: str
+    ended: Optional[str]
+    status: str  # running, stopped, complete, imported
+    agent_version: str
+    source_commit: Optional[str]
+    plan: Plan
+    settings: Mapping[str, Optional[str]] = field(default_factory=dict)  # before the run
+    changes: Tuple[Change, ...] = ()
+    times: Mapping[str, float] = field(default_factory=dict)
+    formulas: Mapping[str, str] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+
+# --- a driver ---------------------------------------------------------------------------------
+
+Record = Dict[str, Any]  # one flat record of a parsed output
+HANDSHAKE, SAMPLED = "handshake", "sampled"  # the protocols between a trial and its tool
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Options with every size as a number, and the memory that a trial needs with them."""
+
+    options: Mapping[str, Any]
+    need_bytes: int
+    notes: Tuple[Reason, ...] = ()
+    full_node: bool = False  # the tool fills a node: its placement is the outcome
+
+
+class Driver:
+    """A tool that measures. A subclass sets `name` and `protocol` and says the first six methods;
+
+    the others have defaults that fit a tool which runs by itself and reports on stdout.
+    """
+
+    name = ""
+    protocol = SAMPLED
+    output = "stdout"  # what `parse` reads: stdout, stderr, rusage (a JSON record)
+    binds_itself = False  # it starts what is measured, and binds that
+    switches_often = False  # perf then counts no software events: they cost at each switch
+    binding_options: Tuple[str, ...] = ()  # options that themselves place memory
+    quit_s = 10.0  # how long it may take to end after "quit"
+
+    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+        """Return the tool that is there; Fault when none can be used."""
+        raise NotImplementedError
+
+    def prepare(
+        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
+    ) -> Prepared:
+        """Return the options resolved for a cell of these CPUs and nodes; Fault for a bad one."""
+        raise NotImplementedError
+
+    def timing(self, options: Mapping[str, Any]) -> Timing:
+        """Return the planned seconds of a trial with resolved options (`total_s` is ignored)."""
+        raise NotImplementedError
+
+    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+        """Return the command line, without the binding's prefix."""
+        raise NotImplementedError
+
+    def parse(self, text: str) -> List[Record]:
+        """Return an output as flat records; ParseError with the line that it could not read."""
+        raise NotImplementedError
+
+    def metrics(self, records: Sequence[Record]) -> List[Row]:
+        """Return the metric rows of parsed records."""
+        raise NotImplementedError
+
+    def samples(self, records: Sequence[Record]) -> List[Sample]:
+        """Return the series within parsed records."""
+        return []
+
+    def environment(self, options: Mapping[str, Any], cell: Cell) -> Dict[str, str]:
+        """Return variables to add to the tool's environment."""
+        return {}
+
+    def set_aside(
+        self, options: Mapping[str, Any], bindings: Sequence[Any], host: Host
+    ) -> Optional[ClientCpus]:
+        """Return the CPUs that a client has for itself in every cell; None without a client."""
+        return None
+
+    def expects(
+        self, options: Mapping[str, Any], cell: Cell, host: Host
+    ) -> Optional[MemoryExpectation]:
+        """Return where memory must be because of an option of `binding_options`, or None."""
+        return None
+
+    def resolve(self, option: str, value: Any, host: Host) -> Any:
+        """Return a swept option's value with words ("doubling") as numbers."""
+        return value
+
+    def outlay(self, cells: Sequence[Cell]) -> Optional[Outlay]:
+        """Return what must be prepared before the first trial, and its price."""
+        return None
+
+    def make_ready(
+        self,
+        cells: Sequence[Cell],
+        found: ToolRecord,
+        tell: Tell,
+        stopped: Callable[[], bool],
+        lock: int,
+    ) -> None:
+        """Prepare what `outlay` told of."""
+
+    def failure(self, records: Sequence[Record], options: Mapping[str, Any]) -> Optional[Reason]:
+        """Return why a trial with this output must not be believed, or None."""
+        return None
+
+    def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
+        """Return what should be known of a trial with this output."""
+        return []
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> Json:
+    """Return a value of the contract as what json.dump writes: objects, lists and plain values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def dumps(value: Any) -> str:
+    """Return a value of the contract as one line of JSON."""
+    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False)
+
+
+def from_json(kind: Type[T], data: Json, where: str = "") -> T:
+    """Return the JSON of a class of the contract as that class.
+
+    Raises Fault, with the place, for a key that is unknown or missing and for a value of another
+    type.
+    """
+    return _read(kind, data, where or kind.__name__)
+
+
+@functools.cache
+def _hints(kind: Any) -> Dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read(kind: Any, data: Json, where: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return data
+    if origin is Union:  # Optional
+        return None if data is None else _read(arguments[0], data, where)
+    if dataclasses.is_dataclass(kind):
+        return _read_fields(kind, data, where)
+    if origin is tuple:
+        if not isinstance(data, (list, tuple)):
+            raise _wrong(where, data, "a list")
+        return tuple(_read(arguments[0], item, f"{where}[{n}]") for n, item in enumerate(data))
+    if origin is not None:  # Mapping
+        if not isinstance(data, Mapping):
+            raise _wrong(where, data, "a mapping")
+        return {
+            _read_key(arguments[0], key, where): _read(arguments[1], item, f"{where}.{key}")
+            for key, item in data.items()
+        }
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise _wrong(where, data, f"of type {kind.__name__}")
+    if kind is float and not math.isfinite(data):
+        raise _wrong(where, data, "a finite number")
+    return data
+
+
+def _read_fields(kind: Any, data: Json, where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise _wrong(where, data, "a mapping")
+    hints = _hints(kind)
+    unknown = sorted(set(map(str, data)) - set(hints))
+    if unknown:
+        raise Fault(f"{where} has an unknown key {unknown[0]!r}", f"known: {', '.join(hints)}")
+    for one in dataclasses.fields(kind):
+        needed = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if needed and one.name not in data:
+            raise Fault(f"{where} lacks the key {one.name!r}")
+    return kind(**{name: _read(hints[name], data[name], f"{where}.{name}") for name in data})
+
+
+def _read_key(kind: Any, key: Any, where: str) -> Any:
+    if kind is not int:
+        return key
+    try:
+        return int(key)
+    except ValueError:
+        raise _wrong(where, key, "a number as a key") from None
+
+
+def _wrong(where: str, data: Any, wanted: str) -> Fault:
+    shown = repr(data)
+    return Fault(f"{where} is {shown[:60]}{'…' if len(shown) > 60 else ''}, not {wanted}")
