@@ -1,0 +1,337 @@
+"""The one reader of /proc and /sys, and the one caller of prctl(2).
+
+Formats: proc(5), Documentation/filesystems/proc.rst, Documentation/ABI/stable/sysfs-devices-node
+and Documentation/admin-guide/cputopology.rst of the Linux kernel. What cannot be read is None (or
+is left out of a mapping), never 0. A ``root`` other than "/" is a copy of another machine's files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+from typing import (
+    Callable,
+    Dict,
+    FrozenSet,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Union,
+)
+
+from . import cpulist
+from .errors import Fault
+
+CPUS = "sys/devices/system/cpu"
+NODES = "sys/devices/system/node"
+HUGE_PAGES = "sys/kernel/mm/transparent_hugepage"
+
+Pids = Union[int, Sequence[int]]
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
+_MOST_BYTES = 64 << 20  # of one file: numa_maps of a large server is some MiB
+_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*\Z")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def read(path: str, limit: int = _MOST_BYTES) -> str:
+    """Return a file's text as it is, at most ``limit`` bytes of it. Raises OSError."""
+    # O_NONBLOCK: a FIFO in a copied tree must not make us wait.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    parts = []
+    try:
+        while limit > 0:  # one read gives a page of most /proc files
+            part = os.read(descriptor, min(limit, 1 << 20))
+            if not part:
+                break
+            parts.append(part)
+            limit -= len(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def read_text(path: str, limit: int = _MOST_BYTES) -> Optional[str]:
+    """Return a file's text without what surrounds it, or None where it cannot be read."""
+    try:
+        text = read(path, limit)
+    except (OSError, ValueError):  # sysfs answers EINVAL or ENXIO for what this machine lacks
+        return None
+    return text.strip("\0 \t\r\n")  # NUL: Linux 5.15-rc ends lists so
+
+
+def read_int(path: str) -> Optional[int]:
+    """Return the whole number that a file holds, or None."""
+    return integer(read_text(path, 64))
+
+
+def integer(text: Optional[str]) -> Optional[int]:
+    """Return a text as a whole number, or None."""
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None
+
+
+def list_folder(path: str) -> List[str]:
+    """Return the names in a folder, or none where it cannot be read."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def numbered(path: str, prefix: str = "") -> List[int]:
+    """Return the numbers N of a folder's entries named exactly prefix + N, ascending."""
+    size = len(prefix)
+    names = list_folder(path)
+    return sorted(int(n[size:]) for n in names if n.startswith(prefix) and n[size:].isdecimal())
+
+
+# --- formats ----------------------------------------------------------------------------------
+
+
+def cpu_list(text: Optional[str]) -> Optional[FrozenSet[int]]:
+    """Return the numbers of a list ("0-3,8"), or None where it is none."""
+    if text is None:
+        return None
+    try:
+        return frozenset(cpulist.parse(text))
+    except Fault:
+        return None
+
+
+def cpu_mask(text: Optional[str]) -> Optional[FrozenSet[int]]:
+    """Return the numbers of a bitmap: hexadecimal words, highest first (lib/vsprintf.c, %*pb).
+
+    A bitmap whose size is no multiple of 32 has a shorter highest word; all others have 8 digits.
+    """
+    if not text or not _MASK.match(text):
+        return None
+    value = int(text.replace(",", ""), 16)
+    numbers = []
+    while value:
+        lowest = value & -value
+        numbers.append(lowest.bit_length() - 1)
+        value ^= lowest
+    return frozenset(numbers)
+
+
+def chosen(text: str) -> str:
+    """Return the value in force of a sysfs choice ("always [madvise] never"), or the text."""
+    found = re.search(r"\[([^\]]*)\]", text)
+    return found.group(1) if found else " ".join(text.split())
+
+
+def meminfo(text: Optional[str]) -> Dict[str, int]:
+    """Return the values of a meminfo text (/proc's or a node's) in bytes; counts stay counts.
+
+    The sizes in /proc/PID/status (VmRSS, VmHWM, VmSwap) have the same form.
+    """
+    values = {}
+    for name, number, unit in re.findall(r"(\S+):\s+(\d+)( kB)?", text or ""):
+        values[name] = int(number) * 1024 if unit else int(number)
+    return values
+
+
+def counters(text: Optional[str]) -> Dict[str, int]:
+    """Return lines of "name number" (vmstat, numastat) by name."""
+    return {name: int(number) for name, number in re.findall(r"^(\w+) (\d+)$", text or "", re.M)}
+
+
+def status(text: Optional[str]) -> Dict[str, str]:
+    """Return the fields of /proc/PID/status as text: Cpus_allowed_list, VmRSS …"""
+    return dict(re.findall(r"^(\w+):[ \t]*(.*?)[ \t]*$", text or "", re.M))
+
+
+# --- the host ---------------------------------------------------------------------------------
+
+
+def vmstat(root: str = "/") -> Dict[str, int]:
+    """Return the counters of /proc/vmstat; none where it cannot be read."""
+    return counters(read_text(os.path.join(root, "proc/vmstat")))
+
+
+def list_nodes(root: str = "/") -> List[int]:
+    """Return the numbers of the NUMA nodes that sysfs shows, ascending."""
+    return numbered(os.path.join(root, NODES), "node")
+
+
+def node_cpus(root: str, node: int) -> Optional[FrozenSet[int]]:
+    """Return the online CPUs of a node, or None where the kernel does not say."""
+    here = f"{root.rstrip('/')}/{NODES}/node{node}/"
+    listed = cpu_list(read_text(here + "cpulist"))
+    return cpu_mask(read_text(here + "cpumap")) if listed is None else listed
+
+
+def huge_page_bytes(root: str = "/") -> int:
+    """Return the size of a transparent huge page, the unit in which they interleave; 0: none."""
+    folder = os.path.join(root, HUGE_PAGES)
+    if chosen(read_text(f"{folder}/enabled") or "never") == "never":
+        return 0
+    return read_int(f"{folder}/hpage_pmd_size") or 0
+
+
+def boot_id(root: str = "/") -> Optional[str]:
+    """Return what names this boot of the machine (random(4)), or None."""
+    return read_text(os.path.join(root, "proc/sys/kernel/random/boot_id"))
+
+
+def oom_kills() -> Optional[int]:
+    """Return how many processes the kernel killed for memory since boot (Linux 4.13)."""
+    return vmstat().get("oom_kill")
+
+
+# --- processes --------------------------------------------------------------------------------
+
+
+class Stat(NamedTuple):
+    """What numalab uses of ``/proc/PID/stat`` (proc_pid_stat(5)), of a process or a thread."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    session: int
+    ticks: int  # of CPU time used, user and system, in units of 1 / sysconf(SC_CLK_TCK) s
+    children_ticks: int  # the same of children that ended and were waited for
+    started: int  # ticks after boot: with the number, it names a process for good
+    resident_pages: int
+    last_cpu: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is dead and only waits for its parent to notice."""
+        return self.state in "ZX"
+
+
+def parse_stat(text: str) -> Stat:
+    """Read one ``stat`` file of a process or a thread.
+
+    Raises ValueError when it is cut short, as that of a process just ending can be.
+    """
+    head, closed, tail = text.rpartition(")")
+    number, opened, name = head.partition("(")
+    fields = tail.split()
+    if not closed or not opened or len(fields) < 37:
+        raise ValueError("not a /proc/PID/stat file")
+    value = [int(field) for field in fields[1:37]]  # value[0] is field 4, the parent
+    return Stat(
+        pid=int(number),
+        name=name,
+        state=fields[0],
+        parent=value[0],
+        session=value[2],
+        ticks=value[10] + value[11],
+        children_ticks=value[12] + value[13],
+        started=value[18],
+        resident_pages=value[20],
+        last_cpu=value[35],
+    )
+
+
+def stat_of(folder: str) -> Optional[Stat]:
+    """Return the stat of the process or thread whose folder this is; None when it has ended."""
+    try:
+        return parse_stat(read(f"{folder}/stat"))
+    except (OSError, ValueError):
+        return None
+
+
+def processes(proc: str = "/proc") -> Dict[int, Stat]:
+    """Return every process of the host that can be seen, by number."""
+    found = (stat_of(f"{proc}/{pid}") for pid in numbered(proc))
+    return {stat.pid: stat for stat in found if stat}
+
+
+def threads(pid: int, proc: str = "/proc") -> List[int]:
+    """Return the numbers of a process's threads, ascending; none when it has ended."""
+    return numbered(f"{proc}/{pid}/task")
+
+
+def roots_of(pids: Pids) -> List[int]:
+    """Return the roots of a measured tree as a list."""
+    return [pids] if isinstance(pids, int) else list(pids)
+
+
+def tree(roots: Pids, table: Mapping[int, Stat]) -> List[int]:
+    """Return the measured tree, ascending: the roots, their descendants and sessions' members.
+
+    A session that a root leads is included so that a child which left its parent (a server that
+    put itself into the background) is still measured. Empty when all roots have ended.
+    """
+    living = [pid for pid in roots_of(roots) if pid in table and not table[pid].ended]
+    led = {pid for pid in living if table[pid].session == pid}
+    children = _children(table)
+    members: Set[int] = set()
+    waiting = [*living, *(stat.pid for stat in table.values() if stat.session in led)]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in members:
+            members.add(pid)
+            waiting += children.get(pid, [])
+    return sorted(pid for pid in members if not table[pid].ended)
+
+
+def descendants(pid: int, table: Optional[Mapping[int, Stat]] = None) -> List[int]:
+    """Return the pids below a process, parents before children, siblings by pid; without itself."""
+    children = _children(processes() if table is None else table)
+    ordered: List[int] = []
+    generation = sorted(children.get(pid, []))
+    while generation:
+        ordered += generation
+        generation = sorted(c for parent in generation for c in children.get(parent, []))
+    return ordered
+
+
+def _children(table: Mapping[int, Stat]) -> Dict[int, List[int]]:
+    found: Dict[int, List[int]] = {}
+    for stat in table.values():
+        found.setdefault(stat.parent, []).append(stat.pid)
+    return found
+
+
+# --- prctl(2) ---------------------------------------------------------------------------------
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def adopt_orphans(adopt: bool = True) -> None:
+    """Make this process the parent of every orphan below it (Linux 3.4 and newer), or not."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+
+
+def die_with_parent(
+    then: Optional[Callable[[], None]] = None, by: int = signal.SIGKILL
+) -> Callable[[], None]:
+    """Return a ``preexec_fn``: the child gets the signal ``by`` when its parent dies.
+
+    The parent is the process (strictly: the thread) that calls this function and starts the child.
+    ``then`` is called last, before the child becomes its program.
+    """
+    parent = os.getpid()
+
+    def before_exec() -> None:
+        _prctl(_PR_SET_PDEATHSIG, by)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(127)
+        if then:
+            then()
+
+    return before_exec
+
+
+def set_process_name(name: bytes) -> None:
+    """Set the name of this process as ps(1) shows it, at most 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, ctypes.create_string_buffer(name), 0, 0, 0)
