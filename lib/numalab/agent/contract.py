@@ -447,6 +447,7 @@ class Cell(Bound):
     threads: int = 1
     distance: Optional[int] = None
     rank: Tuple[str, ...] = ()  # "nearest", "farthest" of its CPU node's remote pairs
+    layout: str = ""  # how cores or instances are laid out: packed, spread, node, ranges …
     sweep: Optional[Sweep] = None
     case: Optional[Case] = None
     instances: Tuple[Instance, ...] = ()
@@ -460,6 +461,13 @@ class Cell(Bound):
     def numactl(self) -> Tuple[str, ...]:
         """As of `Bound`; several instances are each bound by themselves."""
         return () if self.instances else super().numactl
+
+    @property
+    def variant(self) -> str:
+        """Its case's name, or "OPTION=VALUE" of its sweep; "" for the binding as it is."""
+        if self.sweep:
+            return f"{self.sweep.option}={self.sweep.value}"
+        return self.case.name if self.case else ""
 
     def of(self, instance: str) -> Cell:
         """Return the cell as one of its instances has it: with that one's own binding."""
@@ -477,11 +485,15 @@ class Skip:
     binding: str
     cell: str  # the cell's id, or what was asked for
     reason: Reason
+    variant: str = ""  # as of `Cell`
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a binding that somebody named became on this host: cells, or why there are none."""
+    """What a binding that somebody named became on this host: cells, or why there are none.
+
+    The cells are those of the plan in every case and with every swept value, without the control.
+    """
 
     asked: str  # its one spelling, as `Binding.text` gives it
     cells: Tuple[str, ...] = ()
