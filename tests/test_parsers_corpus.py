@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corpus import corpus, fixture, read
+from numalab import logs
 from numalab.agent import cpulist, drivers
 from numalab.agent.errors import Fault, ParseError
 
@@ -40,7 +41,7 @@ def indexed() -> list[str]:
 
 
 def records(path: str) -> list[dict]:
-    return drivers.parser(tool_of(path))(read(path))
+    return logs.parser(tool_of(path))(read(path))
 
 
 def pick(found: list[dict], **wanted) -> dict:
@@ -71,10 +72,10 @@ def test_every_file_parses_and_is_flat(path):
 def test_a_text_is_detected_as_its_own_tool_or_not_at_all(path):
     if path == "absent":
         read("INDEX.tsv")
-    found = drivers.detect(read(path))
+    found = logs.detect(read(path))
     if found is not None:
         own = tool_of(path)
-        assert drivers.parser(found) == drivers.parser(own) or found in own
+        assert logs.parser(found) == logs.parser(own) or found in own
 
 
 @pytest.mark.parametrize("path", indexed() or ["absent"])
@@ -82,7 +83,7 @@ def test_line_ends_prompts_and_quotes_change_nothing(path):
     if path == "absent":
         read("INDEX.tsv")
     text = read(path)
-    parse = drivers.parser(tool_of(path))
+    parse = logs.parser(tool_of(path))
     plain = parse(text)
     assert parse(text.replace("\r\n", "\n").replace("\n", "\r\n")) == plain
     assert parse("\n\nuser@host:~$ cat it\n" + text + "\nuser@host:~$ \n") == plain
@@ -159,17 +160,17 @@ def test_lscpu_tables():
 
 def test_own_lscpu_forms_agree():
     text, tree = (
-        drivers.parser("lscpu")(fixture("lscpu.txt")),
-        drivers.parser("lscpu")(fixture("lscpu.json")),
+        logs.parser("lscpu")(fixture("lscpu.txt")),
+        logs.parser("lscpu")(fixture("lscpu.json")),
     )
     for name in ("cpus", "online", "threads_per_core", "cores_per_socket", "sockets", "flags"):
         assert value(text, kind="field", name=name) == value(tree, kind="field", name=name)
-    caches = {r["name"]: r for r in drivers.parser("lscpu")(fixture("lscpu-caches.txt"))}
+    caches = {r["name"]: r for r in logs.parser("lscpu")(fixture("lscpu-caches.txt"))}
     for record in text:
         if record["kind"] == "cache":
             assert record["value"] == caches[record["name"]]["all_bytes"]
-    table = drivers.parser("lscpu")(fixture("lscpu-extended.txt"))
-    same = drivers.parser("lscpu")(fixture("lscpu-extended.json"))
+    table = logs.parser("lscpu")(fixture("lscpu-extended.txt"))
+    same = logs.parser("lscpu")(fixture("lscpu-extended.json"))
     assert [r["cpu"] for r in table] == [r["cpu"] for r in same]
     assert [r["L1d"] for r in table] == [r["L1d"] for r in same]
     assert len(table) == value(text, name="cpus")
@@ -196,14 +197,14 @@ L3 Cache:                            8 MiB (1 Instanz)
 NUMA-Knoten:                         1
 NUMA-Knoten0 CPU(s):                 0-7
 """
-    found = drivers.parser("lscpu")(german)
+    found = logs.parser("lscpu")(german)
     for name, number in (("cpus", 8), ("threads_per_core", 2), ("cores_per_socket", 4),
                          ("sockets", 1), ("nodes", 1), ("bogomips", 3999.93)):  # fmt: skip
         assert value(found, kind="field", name=name) == number
     assert value(found, name="online") == "0-7" and pick(found, kind="node")["cpus"] == "0-7"
     assert value(found, kind="cache", name="L1d") == 128 << 10
     french = "Processeur(s) :  4\nListe de processeur(s) en ligne : 0-3\nNœud(s) NUMA : 1\n"
-    assert value(drivers.parser("lscpu")(french), name="cpus") == 4
+    assert value(logs.parser("lscpu")(french), name="cpus") == 4
 
 
 # numactl
@@ -250,16 +251,16 @@ def test_numactl_show():
     found = records("numactl_show/xeon_e5-2695v4_2n.txt")
     assert value(found, name="physcpubind") == "0-35" and value(found, name="membind") == "0-1"
     assert value(found, name="policy") == "default"
-    local = drivers.parser("numactl-show")(fixture("numactl-show-local.txt"))
+    local = logs.parser("numactl-show")(fixture("numactl-show-local.txt"))
     assert value(local, name="policy") == "local" and value(local, name="physcpubind") == "0-1"
-    interleave = drivers.parser("numactl-show")(fixture("numactl-show-interleave.txt"))
+    interleave = logs.parser("numactl-show")(fixture("numactl-show-interleave.txt"))
     assert value(interleave, name="interleavemask") == "0"
     assert value(interleave, name="preferred node") == "0 (interleave next)"
     both = fixture("numactl-hardware.txt") + "\n" + fixture("numactl-show.txt")
-    kinds = {r["kind"] for r in drivers.parser("numactl")(both)}
+    kinds = {r["kind"] for r in logs.parser("numactl")(both)}
     assert {"machine", "distance", "show"} <= kinds
     with pytest.raises(ParseError):
-        drivers.parser("numactl-show")(fixture("numactl-hardware.txt"))
+        logs.parser("numactl-show")(fixture("numactl-hardware.txt"))
 
 
 def test_numactl_sparse_nodes_compressed_and_without_memory():
@@ -275,12 +276,12 @@ node 252 size: 7 MB
 node 252 free: 7 MB
 No distance information available.
 """
-    found = drivers.parser("numactl")(text)
+    found = logs.parser("numactl")(text)
     assert pick(found, kind="node_cpus", node=0)["cpus"] == "0-3,8"
     assert pick(found, kind="node_size", node=8)["reason"] == "not available"
     assert pick(found, kind="no_distances")
     with pytest.raises(ParseError, match="names 5 CPUs"):
-        drivers.parser("numactl")(text.replace("(5)", "(6)"))
+        logs.parser("numactl")(text.replace("(5)", "(6)"))
 
 
 # numastat and the kernel's counters
@@ -313,7 +314,7 @@ def test_numastat_processes():
     assert value(four, name="Heap", node=3) == 2050.13
     token = records("numastat_process/m_2n_token.txt")
     assert sum(r["kind"] == "warning" for r in token) == 6
-    several = drivers.parser("numastat")(fixture("numastat-p-pattern.txt"))
+    several = logs.parser("numastat")(fixture("numastat-p-pattern.txt"))
     rows = [r for r in several if r["kind"] == "process_memory"]
     assert [r["command"] for r in rows] == ["sleep", "sleep", None]
     assert rows[2]["value"] == pytest.approx(rows[0]["value"] + rows[1]["value"], abs=0.011)
@@ -327,10 +328,10 @@ def test_numastat_in_blocks():
         for at, row in enumerate(rows):
             text += f"{row:<20}" + "".join(f"{n * 100 + at:>16}" for n in block) + "\n"
         text += "\n"
-    found = drivers.parser("numastat")(text)
+    found = logs.parser("numastat")(text)
     assert len(found) == 42 and value(found, node=5, name="local_node") == 504
     with pytest.raises(ParseError):
-        drivers.parser("numastat")(text[: text.rindex("local_node")])
+        logs.parser("numastat")(text[: text.rindex("local_node")])
 
 
 def test_numa_maps():
@@ -351,13 +352,13 @@ def test_numa_maps():
         "kernelpagesize_kB=2048\n7f01 bind=static|balancing:1 stack:77 anon=1 N1=1 "
         "kernelpagesize_kB=64\n7f02 prefer=relative:3\n"
     )
-    many, bound, last = (r for r in drivers.parser("numa_maps")(odd) if r["kind"] == "mapping")
+    many, bound, last = (r for r in logs.parser("numa_maps")(odd) if r["kind"] == "mapping")
     assert (many["policy"], many["file"], many["page_bytes"]) == (
         "prefer (many)", "/tmp/a b (deleted)", 2 << 20,
     )  # fmt: skip
     assert (bound["policy_flags"], bound["stack"]) == ("static|balancing", True)
     assert last["pages"] == 0
-    old = drivers.parser("numa_maps")("00400000 default anon=3 N0=3\n")
+    old = logs.parser("numa_maps")("00400000 default anon=3 N0=3\n")
     assert old[1]["value"] is None and "kernelpagesize" in old[1]["reason"]
 
 
@@ -429,17 +430,17 @@ def test_mlc_memory_only_nodes_and_cut_values():
         "\t\tNuma node\nNuma node\t     0\t     1\t     2\t\n"
         "       0\t  81.0\t 140.1\t 250.5\t\n       1\t 140.0\t  81.1\t 251.5\t\n"
     )
-    assert len(matrix(drivers.parser("mlc")(text), "idle_latency")) == 6
+    assert len(matrix(logs.parser("mlc")(text), "idle_latency")) == 6
     for bad in (text[:-3], text.replace("140.1\t", ""), text.replace("81.1", "81.12"),
                 text.replace("81.1", "-81.1"), text[:130]):  # fmt: skip
         with pytest.raises(ParseError):
-            drivers.parser("mlc")(bad)
+            logs.parser("mlc")(bad)
     alone = (
         "Intel(R) Memory Latency Checker - v3.9a\nCommand line parameters: --idle_latency\n\n"
         "Using buffer size of 200.000MiB\n"
         "Each iteration took 213.4 base frequency clocks (\t 71.2\tns)\n"
     )
-    assert value(drivers.parser("mlc")(alone), kind="idle_latency") == 71.2
+    assert value(logs.parser("mlc")(alone), kind="idle_latency") == 71.2
     highest = (
         "Intel(R) Memory Latency Checker - v3.5\nCommand line parameters: --max_bandwidth\n\n"
         "Measuring Maximum Memory Bandwidths for the system\n"
@@ -447,7 +448,7 @@ def test_mlc_memory_only_nodes_and_cut_values():
         "the best bandwidth\nUsing traffic with the following read-write ratios\n"
         "ALL Reads        :\t216876.52\t\n2:1 Reads-Writes :\t178793.35\t\n"
     )
-    twice = drivers.parser("mlc")(highest + "\n$ ./mlc --max_bandwidth\n" + highest)
+    twice = logs.parser("mlc")(highest + "\n$ ./mlc --max_bandwidth\n" + highest)
     assert [r["value"] for r in twice if r["kind"] == "max_bandwidth"] == [
         216876.52, 178793.35, 216876.52, 178793.35,
     ]  # fmt: skip
@@ -517,7 +518,7 @@ Solution Validates
 
 
 def test_stream_older_and_failing():
-    found = drivers.parser("stream")(OLD_STREAM)
+    found = logs.parser("stream")(OLD_STREAM)
     assert value(found, name="copy") == 20034.2531 and value(found, kind="validation") is True
     failed = OLD_STREAM.replace(
         "Solution Validates",
@@ -525,14 +526,14 @@ def test_stream_older_and_failing():
         "     Expected Value: 1.15e+18, AvgAbsErr: 2.0e+02, AvgRelAbsErr: 1.7e-03\n"
         "     For array a[], 2000000 errors were found.",
     )
-    found = drivers.parser("stream")(failed)
+    found = logs.parser("stream")(failed)
     assert value(found, kind="validation") is False
     metrics = drivers.driver("stream").metrics(found)
     assert all(m["value"] is None and "Failed" in m["reason"] for m in metrics)
-    cut = drivers.parser("stream")(OLD_STREAM[: OLD_STREAM.index("Solution")])
+    cut = logs.parser("stream")(OLD_STREAM[: OLD_STREAM.index("Solution")])
     assert value(cut, kind="validation") is None
     with pytest.raises(ParseError):
-        drivers.parser("stream")(OLD_STREAM[: OLD_STREAM.index("Triad:")])
+        logs.parser("stream")(OLD_STREAM[: OLD_STREAM.index("Triad:")])
 
 
 # perf stat
@@ -589,7 +590,7 @@ def test_perf_stat_csv_and_json():
 def test_perf_stat_forms_of_one_version_name_the_same_events(form):
     keys = []
     for kind in ("text", "csv", "json"):
-        found = drivers.parser("perf-stat")(fixture(f"perf{form}-{kind}.txt"))
+        found = logs.parser("perf-stat")(fixture(f"perf{form}-{kind}.txt"))
         events = [r for r in found if r["kind"] == "event"]
         keys.append([(r["event"], r["unit"], r.get("aggregate"), r.get("reason")) for r in events])
         assert events
@@ -608,7 +609,7 @@ def test_perf_stat_forms_of_one_version_name_the_same_events(form):
 )  # fmt: skip
 def test_perf_stat_locales(count, unit, expected):
     text = f" Performance counter stats for 'x':\n\n  {count} {unit} some-event\n"
-    assert value(drivers.parser("perf-stat")(text), kind="event") == pytest.approx(expected)
+    assert value(logs.parser("perf-stat")(text), kind="event") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|", ":", "#", "!!"])
@@ -618,7 +619,7 @@ def test_perf_stat_any_separator(separator):
     if separator == ":":
         rows[0][2] = "cycles"
     text = "\n".join(separator.join(row) for row in rows)
-    found = drivers.parser("perf-stat")(text)
+    found = logs.parser("perf-stat")(text)
     assert [r["value"] for r in found] == [12, 3.5]
     assert found[0]["running_percent"] == 50.0 and found[1]["event"] == "cpu/event=1,percore/"
 
@@ -674,7 +675,7 @@ def test_sysbench_failures_are_never_a_success(name, code):
 
 def test_sysbench_measured_period_is_what_follows_the_checkpoint():
     for test in ("cpu", "threads"):
-        found = drivers.parser("sysbench")(fixture(f"sysbench-{test}.txt"))
+        found = logs.parser("sysbench")(fixture(f"sysbench-{test}.txt"))
         warm = [r for r in found if "checkpoint_s" in r]
         assert pick(warm, name="total_events")["value"] > 0
         final = [r for r in found if "checkpoint_s" not in r]
@@ -714,7 +715,7 @@ def test_mysql():
     assert value(maria, name="Database pages") == 5447241
     assert value(maria, name="Log sequence number") == 188663282876
     boxed = "+---+---+\n| Variable_name | Value |\n+---+---+\n| Uptime | 77 |\n+---+---+\n"
-    assert drivers.parser("mysql-status")(boxed) == [
+    assert logs.parser("mysql-status")(boxed) == [
         {"kind": "status", "name": "Uptime", "value": 77}
     ]
 
@@ -723,13 +724,13 @@ def test_mysql():
 
 
 def test_parsers_are_found_by_their_names():
-    for name in [*drivers.PARSERS, "numa-maps", "perf-stat", "PERF_STAT", "mysql_status"]:
-        assert callable(drivers.parser(name))
+    for name in [*logs.PARSERS, "numa-maps", "perf-stat", "PERF_STAT", "mysql_status"]:
+        assert callable(logs.parser(name))
     with pytest.raises(Fault, match="known: .*lscpu"):
-        drivers.parser("nonesuch")
+        logs.parser("nonesuch")
     with pytest.raises(Fault, match="no measuring tool"):
         drivers.driver("lscpu")
-    assert drivers.detect("nothing that we know") is None
+    assert logs.detect("nothing that we know") is None
 
 
 # Forms that other versions print
@@ -756,7 +757,7 @@ HEAD = " Performance counter stats for 'x':\n\n"
     ],
 )
 def test_perf_stat_lines_of_other_versions(text, expected):
-    event = pick(drivers.parser("perf-stat")(HEAD + text), kind="event")
+    event = pick(logs.parser("perf-stat")(HEAD + text), kind="event")
     assert {key: event[key] for key in expected} == expected
 
 
@@ -775,11 +776,11 @@ def test_perf_stat_lines_of_other_versions(text, expected):
 )
 def test_perf_stat_refuses(text):
     with pytest.raises(ParseError):
-        drivers.parser("perf-stat")(text)
+        logs.parser("perf-stat")(text)
 
 
 def test_lscpu_of_unusual_machines():
-    parse = drivers.parser("lscpu")
+    parse = logs.parser("lscpu")
     table = (
         "CPU NODE BOOK SOCKET CORE L1d:L1i:L2d:L2i ONLINE CONFIGURED POLARIZATION ADDRESS\n"
         "0   0    0    0      0    0:0:0:0         yes    yes        horizontal   0\n"

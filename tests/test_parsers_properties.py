@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpus import FIXTURES, corpus, fixture
+from numalab import logs
 from numalab.agent import cpulist, drivers
 from numalab.agent.errors import ParseError
 
@@ -19,7 +20,7 @@ BRIEF = settings(FEW, max_examples=15)
 def outcome(tool: str, text: str) -> list[dict] | None:
     """Return the records, or None for a ParseError; any other exception fails the test."""
     try:
-        records = drivers.parser(tool)(text)
+        records = logs.parser(tool)(text)
     except ParseError as error:
         assert str(error) and error.why
         assert error.line_number >= 0
@@ -54,7 +55,7 @@ def test_numactl_hardware_round_trip(machine, trailing):
     text += "node distances:\nnode  " + "".join(f"{n: 4d} " for n in nodes).rstrip() + end
     for a in nodes:
         text += f"{a: 4d}: " + " ".join(f"{table[a, b]: 4d}" for b in nodes) + end
-    found = drivers.parser("numactl")(text)
+    found = logs.parser("numactl")(text)
     assert {(r["from"], r["to"]): r["value"] for r in found if r["kind"] == "distance"} == table
     assert {r["node"]: r["value"] for r in found if r["kind"] == "node_size"} == sizes
     back = {r["node"]: cpulist.parse(r["cpus"]) for r in found if r["kind"] == "node_cpus"}
@@ -82,7 +83,7 @@ def test_numastat_tables_of_any_width(nodes, width, in_mib, rng):
             numbers = [total if c == "Total" else cells[row, c] for c in block]
             shown = [f"{x / 100:>15.2f}" if in_mib else f"{x:>15}" for x in numbers]
             text += f"{row:<17}" + " ".join(shown) + "\n"
-    found = drivers.parser("numastat")(text)
+    found = logs.parser("numastat")(text)
     scale = 100 if in_mib else 1
     back = {(r["name"], r["node"]): round(r["value"] * scale) for r in found if "node" in r}
     assert back == cells
@@ -147,7 +148,7 @@ def test_perf_stat_says_the_same_in_text_csv_and_json(events, place, interval):
     read = [
         [
             {key: r.get(key) for key in keys}
-            for r in drivers.parser("perf-stat")(form)
+            for r in logs.parser("perf-stat")(form)
             if r["kind"] == "event"
         ]
         for form in (text, csv, json)
@@ -184,7 +185,7 @@ def test_numa_maps_bytes_per_node(rows):
         for node, count in pages.items():
             expected[node] = expected.get(node, 0) + count * size * 1024
     found: dict[int, int] = {}
-    for record in drivers.parser("numa_maps")(text):
+    for record in logs.parser("numa_maps")(text):
         if record["kind"] == "node_pages":
             found[record["node"]] = found.get(record["node"], 0) + record["value"]
     assert found == expected
@@ -201,7 +202,7 @@ def test_stream_round_trip(times, elements):
             f"{name + ':':<12}{t / 10:12.1f}  {t / 1e6:11.6f}  {t / 1e6:11.6f}  {t / 1e6:11.6f}\n"
         )
     text += "Solution Validates: avg error less than 1.000000e-13 on all three arrays\n"
-    found = [r for r in drivers.parser("stream")(text) if r["kind"] == "kernel"]
+    found = [r for r in logs.parser("stream")(text) if r["kind"] == "kernel"]
     assert [r["value"] for r in found] == [t / 10 for t in times]
 
 
@@ -225,7 +226,7 @@ def samples() -> list[tuple[str, str]]:
     out = []
     for path in sorted(FIXTURES.iterdir()):
         text = fixture(path.name)
-        tool = drivers.detect(text)
+        tool = logs.detect(text)
         if tool:
             out.append((path.name, tool, text))
     root = corpus()
@@ -233,7 +234,7 @@ def samples() -> list[tuple[str, str]]:
         if path.parent.name in ("sysfs", "source") or path.stat().st_size > 40_000:
             continue
         text = path.read_bytes().decode("utf-8", errors="replace")
-        tool = drivers.detect(text)
+        tool = logs.detect(text)
         if tool:
             out.append((f"{path.parent.name}/{path.name}", tool, text))
     return [(tool, name, text) for name, tool, text in out]
@@ -290,14 +291,14 @@ def test_damaged_output_gives_records_or_a_parse_error(tool):
         outcome(tool, text)
 
 
-@pytest.mark.parametrize("tool", sorted(drivers.PARSERS))
+@pytest.mark.parametrize("tool", sorted(logs.PARSERS))
 @BRIEF
 @given(st.text(max_size=300))
 def test_any_text_at_all(tool, text):
     outcome(tool, text)
 
 
-@pytest.mark.parametrize("tool", sorted(drivers.PARSERS))
+@pytest.mark.parametrize("tool", sorted(logs.PARSERS))
 @BRIEF
 @given(st.data())
 def test_lines_of_the_format_in_any_order(tool, data):
@@ -307,7 +308,7 @@ def test_lines_of_the_format_in_any_order(tool, data):
     outcome(tool, "\n".join(chosen))
 
 
-@pytest.mark.parametrize("tool", sorted(set(drivers.PARSERS) - {"mysql-errlog"}))
+@pytest.mark.parametrize("tool", sorted(set(logs.PARSERS) - {"mysql-errlog"}))
 def test_other_tools_output_is_refused(tool):  # but by the error log, which may hold any line
     own = {tool, {"numactl-hardware": "numactl", "numactl-show": "numactl"}.get(tool, tool)}
     for other, texts in REPRESENTATIVE.items():
@@ -318,7 +319,7 @@ def test_other_tools_output_is_refused(tool):  # but by the error log, which may
 @BRIEF
 @given(st.text(max_size=400))
 def test_detection_never_fails(text):
-    assert drivers.detect(text) in {*drivers.PARSERS, None}
+    assert logs.detect(text) in {*logs.PARSERS, None}
 
 
 def test_numbers_cut_short_at_the_end_are_not_taken_for_numbers():

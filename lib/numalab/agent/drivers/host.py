@@ -1,94 +1,129 @@
 """The witness of the ``host`` experiment: what numactl and lscpu say of this machine.
 
 Nothing is timed. The run's host record holds what the agent read from sysfs; this output stands
-beside it, so that a reader can see whether independent tools agree.
+beside it, so that a reader can see whether independent tools agree. Only the forms that are asked
+for here are read here: ``numactl --hardware`` (numactl.c, hardware()) and lscpu's summary; all
+others are read by ``numalab.logs``, on the controller.
+
+Records, each with ``witness``: ``node_cpus`` (``node``, ``cpus`` in list format), ``node_size`` and
+``node_free`` (``node``, ``value`` in MiB or null), ``distance`` (``from``, ``to``, ``value``), and of
+lscpu ``field`` (``name``, ``value``).
 """
 
 from __future__ import annotations
 
+import re
 import shutil
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
+from .. import cpulist
+from ..contract import Cell, Driver, Host, Prepared, Record, Row, Timing, ToolRecord
 from ..errors import ParseError
-from . import lscpu, numactl
-
-NAME = "host"
-PROTOCOL = "sampled"
+from ..rows import row
 
 _MARK = "# output of "
 _COMMANDS = {"numactl": "numactl --hardware", "lscpu": "lscpu"}
 
 
-def find(options: Dict[str, Any]) -> Dict[str, Any]:
-    """Return what the shell is called and which witnesses are there; it never fails."""
-    there = [name for name in _COMMANDS if shutil.which(name)]
-    return {"path": "/bin/sh", "version": ", ".join(there) or "no witness installed"}
+class HostWitness(Driver):
+    """numactl and lscpu, each where it is installed."""
+
+    name = "host"
+
+    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+        """Return the shell and which witnesses are there; it never fails."""
+        there = [name for name in _COMMANDS if shutil.which(name)]
+        return ToolRecord(self.name, ", ".join(there) or "no witness installed", "/bin/sh")
+
+    def prepare(
+        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
+    ) -> Prepared:
+        """Return the options as they are: a witness needs no memory and has nothing to set."""
+        return Prepared(dict(options), 0)
+
+    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+        """Return the command: each witness that is there, its output under a line that names it."""
+        parts = [
+            f"echo '{_MARK}{name}'; LC_ALL=C {command} 2>&1"
+            for name, command in _COMMANDS.items()
+            if shutil.which(name)
+        ]
+        return [str(found.path), "-c", "; ".join(parts) or "true"]
+
+    def timing(self, options: Mapping[str, Any]) -> Timing:
+        return Timing(measure_s=0.1)
+
+    def parse(self, text: str) -> List[Record]:
+        """Return the records of both witnesses; ParseError for a line that neither prints."""
+        out: List[Record] = []
+        name, reader = "", None
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith(_MARK):
+                name = line[len(_MARK) :].strip()
+                if name not in _COMMANDS:
+                    raise ParseError(self.name, number, line, "no such witness")
+                reader = _numactl() if name == "numactl" else _lscpu
+            elif reader is None:
+                raise ParseError(self.name, number, line, "it belongs to no witness")
+            elif line.strip():
+                try:
+                    found = reader(line.strip())
+                except ValueError as why:
+                    raise ParseError(name, number, line, str(why)) from None
+                out += ({"witness": name, **record} for record in found)
+        return out
+
+    def metrics(self, records: Sequence[Record]) -> List[Row]:
+        """Return numactl's node sizes (MiB) and distances as metrics, points "0" and "0-1"."""
+        rows = []
+        for record in records:
+            kind = record["kind"]
+            if kind in ("node_size", "node_free"):
+                point = str(record["node"])
+                rows.append(row(kind, record["value"], "MiB", "numactl-gives-none", point=point))
+            elif kind == "distance":
+                point = f"{record['from']}-{record['to']}"
+                rows.append(row("distance", record["value"], "1", point=point))
+        return rows
 
 
-def prepare(
-    options: Dict[str, Any], topology: Dict[str, Any], cpus: str, memory_nodes: str
-) -> Dict[str, Any]:
-    """Return the options as they are: a witness needs no memory and has nothing to set."""
-    return {"options": dict(options), "need_bytes": 0, "notes": []}
+def _numactl() -> Callable[[str], List[Record]]:
+    """Return a reader of the lines of one ``numactl --hardware``."""
+    columns: List[int] = []
+
+    def read(line: str) -> List[Record]:
+        cpus = re.fullmatch(r"node (\d+) cpus:([\d ]*)", line)
+        if cpus:
+            listed = cpulist.format(map(int, cpus[2].split()))
+            return [{"kind": "node_cpus", "node": int(cpus[1]), "cpus": listed}]
+        memory = re.fullmatch(r"node (\d+) (size|free): (?:(\d+) MB|<not available>)", line)
+        if memory:
+            value = int(memory[3]) if memory[3] else None
+            kind = f"node_{memory[2]}"
+            return [{"kind": kind, "node": int(memory[1]), "value": value, "unit": "MiB"}]
+        if re.fullmatch(r"node +\d+( +\d+)*", line):
+            columns[:] = map(int, line.split()[1:])
+            return []
+        distances = re.fullmatch(r"(\d+):((?: +\d+)+)", line)
+        if distances and len(distances[2].split()) == len(columns):
+            return [
+                {"kind": "distance", "from": int(distances[1]), "to": to, "value": int(value)}
+                for to, value in zip(columns, distances[2].split())
+            ]
+        if not re.match(r"available: |node distances:|No distance information|No NUMA|numactl: "
+                        r"|sh: ", line):  # fmt: skip
+            raise ValueError("this is not a line of numactl --hardware")
+        return []
+
+    return read
 
 
-def argv(found: Dict[str, Any], options: Dict[str, Any], cell: Dict[str, Any]) -> List[str]:
-    """Return the command: each witness that is there, its output under a line that names it."""
-    parts = [
-        f"echo '{_MARK}{name}'; LC_ALL=C {command} 2>&1"
-        for name, command in _COMMANDS.items()
-        if shutil.which(name)
-    ]
-    return [found["path"], "-c", "; ".join(parts) or "true"]
-
-
-def timing(options: Dict[str, Any]) -> Dict[str, float]:
-    """Return the planned seconds: next to nothing."""
-    return {"warmup_s": 0.0, "measure_s": 0.1, "setup_s": 0.0}
-
-
-def parse(text: str) -> List[Dict[str, Any]]:
-    """Return the records of both witnesses, each with ``witness``; ParseError as they raise it."""
-    outputs: Dict[str, List[str]] = {}
-    name = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith(_MARK):
-            name = line[len(_MARK) :].strip()
-            if name not in _COMMANDS:
-                raise ParseError(NAME, number, line, "no such witness")
-            outputs[name] = []
-        elif name is None:
-            raise ParseError(NAME, number, line, "it belongs to no witness")
-        else:
-            outputs[name].append(line)
-    parsers = {"numactl": numactl.parse, "lscpu": lscpu.parse}
-    return [
-        {"witness": name, **record}
-        for name, lines in outputs.items()
-        for record in parsers[name]("\n".join(lines) + "\n")
-    ]
-
-
-def metrics(records: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """Return numactl's node sizes (MiB) and distances as metrics, points "0" and "0-1"."""
-    rows = []
-    for record in records:
-        if record["kind"] in ("node_size", "node_free"):
-            reason = None if record["value"] is not None else "numactl says it is not available"
-            rows.append(_row(record["kind"], str(record["node"]), record["value"], "MiB", reason))
-        elif record["kind"] == "distance":
-            point = f"{record['from']}-{record['to']}"
-            rows.append(_row("distance", point, record["value"], "1", None))
-    return rows
-
-
-def _row(metric: str, point: str, value: Any, unit: str, reason: Any) -> Dict[str, Any]:
-    return {
-        "metric": metric,
-        "point": point,
-        "x": None,
-        "y": None,
-        "value": value,
-        "unit": unit,
-        "reason": reason,
-    }
+def _lscpu(line: str) -> List[Record]:
+    name, colon, value = line.partition(":")
+    if not colon:
+        raise ValueError("this is not a line of lscpu's summary")
+    out: List[Record] = [{"kind": "field", "name": name, "value": value.strip()}]
+    node = re.fullmatch(r"NUMA node(\d+) CPU\(s\)", name)
+    if node:
+        out.append({"kind": "node_cpus", "node": int(node[1]), "cpus": value.strip()})
+    return out

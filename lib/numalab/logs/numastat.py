@@ -21,7 +21,7 @@ import re
 from typing import Dict, List, Optional, Tuple
 
 from . import procfs
-from .reading import Line, Record, lines, refuse
+from ..agent.drivers.reading import Line, Record, lines, refuse
 
 NAME = "numastat"
 

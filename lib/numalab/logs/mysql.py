@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import List, Optional
 
-from .reading import Line, Record, lines, refuse
+from ..agent.drivers.reading import Line, Record, lines, refuse
 
 NAME = "mysql"
 

@@ -29,9 +29,9 @@ import json
 import re
 from typing import Dict, List, Optional, Tuple
 
-from .. import cpulist
-from ..errors import Fault, ParseError
-from .reading import Line, Record, lines, refuse
+from ..agent import cpulist
+from ..agent.errors import Fault, ParseError
+from ..agent.drivers.reading import Line, Record, lines, refuse
 
 NAME = "lscpu"
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from typing import List, Optional
 
-from .reading import Record, lines, refuse
+from ..agent.drivers.reading import Record, lines, refuse
 
 NAME = "procfs"
 
