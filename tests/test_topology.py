@@ -1,6 +1,5 @@
 """The topology of synthetic machines whose truth is known, and of damaged or odd trees."""
 
-import json
 import os
 import random
 import shutil
@@ -12,6 +11,7 @@ import pytest
 
 import sysfs_tree
 from numalab.agent import cpulist
+from numalab.agent.contract import Allowed, HugePagePool, PciDevice, dumps
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 
@@ -34,50 +34,50 @@ def truth_of_cores(machine):
 
 
 def cores_of(found):
-    return {cpu["siblings"] for cpu in found["cpus"] if cpu["online"]}
+    return {cpu.siblings for cpu in found.cpus if cpu.online}
 
 
 @pytest.mark.parametrize("machine", sysfs_tree.ALL, ids=lambda machine: machine.name)
 def test_every_machine_is_read_as_it_was_described(tmp_path, machine):
     found = read(tmp_path, machine)
-    json.dumps(found)
+    dumps(found)
     online = [cpu for cpu in machine.cpus if cpu.online]
-    assert found["threads"] == len(online)
-    assert found["packages"] == len({cpu.package for cpu in online})
+    assert found.threads == len(online)
+    assert found.packages == len({cpu.package for cpu in online})
     assert cores_of(found) == truth_of_cores(machine)
-    assert found["cores"] == len(cores_of(found))
-    by_number = {cpu["cpu"]: cpu for cpu in found["cpus"]}
+    assert found.cores == len(cores_of(found))
+    by_number = {cpu.number: cpu for cpu in found.cpus}
     assert sorted(by_number) == sorted(cpu.number for cpu in machine.cpus)
     for cpu in machine.cpus:
         seen = by_number[cpu.number]
-        assert seen["online"] is cpu.online
+        assert seen.online is cpu.online
         if cpu.online:
-            assert (seen["node"], seen["package"], seen["core"]) == (
+            assert (seen.node, seen.package, seen.core) == (
                 cpu.node,
                 cpu.package,
                 cpu.core,
             )
-            assert cpulist.parse(seen["siblings"])[seen["thread"]] == cpu.number
-    for node, seen in zip(machine.nodes, found["nodes"]):
-        assert seen["node"] == node.number
-        assert seen["cpus"] == cpulist.format(machine.cpus_of(node.number))
-        assert seen["memory_bytes"] == node.memory * sysfs_tree.GIB
-        assert seen["free_bytes"] == pytest.approx(node.free * sysfs_tree.GIB, abs=1024)
-        assert list(seen["distances"].values()) == list(node.distances or [])
-    assert len(found["nodes"]) == len(machine.nodes)
-    assert {(c["level"], c["type"], c["cpus"]) for c in found["caches"]} == {
+            assert cpulist.parse(seen.siblings)[seen.thread] == cpu.number
+    for node, seen in zip(machine.nodes, found.nodes):
+        assert seen.number == node.number
+        assert seen.cpus == cpulist.format(machine.cpus_of(node.number))
+        assert seen.memory_bytes == node.memory * sysfs_tree.GIB
+        assert seen.free_bytes == pytest.approx(node.free * sysfs_tree.GIB, abs=1024)
+        assert list(seen.distances.values()) == list(node.distances or [])
+    assert len(found.nodes) == len(machine.nodes)
+    assert {(c.level, c.type, c.cpus) for c in found.caches} == {
         (c.level, c.type, cpulist.format(c.cpus)) for c in machine.caches
     }
 
 
 def test_sizes_and_sharers_of_caches(tmp_path):
     found = read(tmp_path, sysfs_tree.AMD_8N)
-    last = [cache for cache in found["caches"] if cache["level"] == 3]
+    last = [cache for cache in found.caches if cache.level == 3]
     assert len(last) == 16
-    assert {cache["size_bytes"] for cache in last} == {32 << 20}
-    of_cpu_64 = found["caches"][found["cpus"][64]["l3"]]
-    assert of_cpu_64["cpus"] == "0-3,64-67"
-    assert all(cpu["l3"] is None for cpu in read(tmp_path, sysfs_tree.ARM_16N)["cpus"])
+    assert {cache.size_bytes for cache in last} == {32 << 20}
+    of_cpu_64 = found.caches[found.cpus[64].l3]
+    assert of_cpu_64.cpus == "0-3,64-67"
+    assert all(cpu.l3 is None for cpu in read(tmp_path, sysfs_tree.ARM_16N).cpus)
 
 
 def test_caches_in_megabytes_and_without_a_size(tmp_path):
@@ -90,8 +90,8 @@ def test_caches_in_megabytes_and_without_a_size(tmp_path):
         ),
     )
     found = read(tmp_path, machine)
-    assert [cache["size_bytes"] for cache in found["caches"]] == [2 << 20, None]
-    assert any("L3 without a size" in problem for problem in found["problems"])
+    assert [cache.size_bytes for cache in found.caches] == [2 << 20, None]
+    assert any("L3 without a size" in problem for problem in map(str, found.problems))
 
 
 def test_cpus_that_number_their_caches_differently(tmp_path):
@@ -105,7 +105,7 @@ def test_cpus_that_number_their_caches_differently(tmp_path):
     )
     node = (sysfs_tree.Node(0, distances=[10]),)
     found = read(tmp_path, sysfs_tree.Machine("odd", cpus, node, caches))
-    assert [(c["level"], c["cpus"]) for c in found["caches"]] == [
+    assert [(c.level, c.cpus) for c in found.caches] == [
         (1, "0"),
         (1, "2"),
         (2, "0-2"),
@@ -114,17 +114,17 @@ def test_cpus_that_number_their_caches_differently(tmp_path):
 
 
 def test_clusters_dies_and_mixed_threads(tmp_path):
-    assert read(tmp_path, sysfs_tree.ARM_4N)["clusters"] == 32
-    assert read(tmp_path, sysfs_tree.INTEL_2N)["clusters"] is None
+    assert read(tmp_path, sysfs_tree.ARM_4N).clusters == 32
+    assert read(tmp_path, sysfs_tree.INTEL_2N).clusters is None
     hybrid = read(tmp_path, sysfs_tree.HYBRID)
-    assert (hybrid["cores"], hybrid["threads"], hybrid["threads_per_core"]) == (6, 8, None)
+    assert (hybrid.cores, hybrid.threads, hybrid.threads_per_core) == (6, 8, None)
     with_dies = sysfs_tree.grid(
         "dies", packages=2, nodes_per_package=2, cores_per_node=2, threads=2, dies=True
     )
-    assert read(tmp_path, with_dies)["dies"] == 4
+    assert read(tmp_path, with_dies).dies == 4
     old = read(tmp_path, sysfs_tree.OLD_KERNEL_4N)
-    assert old["dies"] is None
-    assert "dies are unknown: this kernel has no die_id" in old["problems"]
+    assert old.dies is None
+    assert "dies are unknown: this kernel has no die_id" in map(str, old.problems)
 
 
 def test_ids_that_only_say_unknown(tmp_path):
@@ -138,9 +138,9 @@ def test_ids_that_only_say_unknown(tmp_path):
         )
         files[f"{CPU}/cpu{cpu.number}/topology/physical_package_id"] = "-1"
     found = read(tmp_path, replace(machine, files=files))
-    assert found["dies"] is None
-    assert {cpu["die"] for cpu in found["cpus"]} == {None}
-    assert {cpu["package"] for cpu in found["cpus"]} == {0, 1}
+    assert found.dies is None
+    assert {cpu.die for cpu in found.cpus} == {None}
+    assert {cpu.package for cpu in found.cpus} == {0, 1}
 
 
 def test_package_ids_that_repeat_are_numbered(tmp_path):
@@ -148,9 +148,9 @@ def test_package_ids_that_repeat_are_numbered(tmp_path):
     machine = sysfs_tree.INTEL_2N
     files = {f"{CPU}/cpu{c.number}/topology/physical_package_id": "7" for c in machine.cpus}
     found = read(tmp_path, replace(machine, files=files))
-    assert found["packages"] == 2
-    assert {cpu["package"] for cpu in found["cpus"]} == {0, 1}
-    assert any("ids repeat" in problem for problem in found["problems"])
+    assert found.packages == 2
+    assert {cpu.package for cpu in found.cpus} == {0, 1}
+    assert any("ids repeat" in problem for problem in map(str, found.problems))
 
 
 def test_a_map_counts_more_than_a_wrong_list(tmp_path):
@@ -165,16 +165,16 @@ def test_overlapping_package_maps_fall_back_to_the_ids(tmp_path):
     for name in ("package_cpus", "core_siblings"):
         files[f"{CPU}/cpu16/topology/{name}"] = "ffff0001,ffff0000"  # CPU 32 is of package 0
     found = read(tmp_path, replace(machine, files=files))
-    assert {cpu["cpu"]: cpu["package"] for cpu in found["cpus"]} == {
+    assert {cpu.number: cpu.package for cpu in found.cpus} == {
         cpu.number: cpu.package for cpu in machine.cpus
     }
-    assert any("package maps overlap" in problem for problem in found["problems"])
+    assert any("package maps overlap" in problem for problem in map(str, found.problems))
 
 
 def test_a_list_that_ends_with_a_nul(tmp_path):
     files = {f"{NODE}/node0/cpulist": "0-15,32-47\n\0"}
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N, files=files))
-    assert found["nodes"][0]["cpus"] == "0-15,32-47"
+    assert found.nodes[0].cpus == "0-15,32-47"
 
 
 def test_structure_does_not_depend_on_cpu_numbers(tmp_path):
@@ -197,42 +197,42 @@ def test_structure_does_not_depend_on_cpu_numbers(tmp_path):
         found = read(tmp_path, shuffled)
         assert cores_of(found) == truth_of_cores(shuffled)
         for cpu in shuffled.cpus:
-            seen = found["cpus"][cpu.number]
-            assert (seen["node"], seen["package"]) == (cpu.node, cpu.package)
-            assert cpu.number in cpulist.parse(found["caches"][seen["l3"]]["cpus"])
+            seen = found.cpus[cpu.number]
+            assert (seen.node, seen.package) == (cpu.node, cpu.package)
+            assert cpu.number in cpulist.parse(found.caches[seen.l3].cpus)
 
 
 def test_offline_cpus_have_no_place(tmp_path):
     found = read(tmp_path, sysfs_tree.INTEL_2N_OFFLINE)
-    assert found["offline"] == "5,37,48-49"
-    assert found["cpus"][5]["node"] is None
-    assert found["cpus"][5]["allowed"] is False
-    assert found["cpus"][16]["siblings"] == "16"
-    assert found["threads_per_core"] is None
+    assert found.offline == "5,37,48-49"
+    assert found.cpus[5].node is None
+    assert found.cpus[5].allowed is False
+    assert found.cpus[16].siblings == "16"
+    assert found.threads_per_core is None
 
 
 def test_offline_cpus_without_a_global_list(tmp_path):
     files = dict.fromkeys((f"{CPU}/online", f"{CPU}/offline", f"{CPU}/possible"))
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N_OFFLINE, files=files))
-    assert found["offline"] == "5,37,48-49"
-    assert found["possible"] is None
+    assert found.offline == "5,37,48-49"
+    assert found.possible is None
 
 
 def test_limits_of_the_cpuset(tmp_path):
     found = read(tmp_path, sysfs_tree.INTEL_2N_LIMITED)
-    assert found["allowed"] == {"cpus": "0-7,32-39", "nodes": "0"}
-    assert [node["allowed_memory"] for node in found["nodes"]] == [True, False]
-    assert cpulist.format(c["cpu"] for c in found["cpus"] if c["allowed"]) == "0-7,32-39"
+    assert found.allowed == Allowed("0-7,32-39", "0")
+    assert [node.allowed_memory for node in found.nodes] == [True, False]
+    assert cpulist.format(c.number for c in found.cpus if c.allowed) == "0-7,32-39"
 
 
 def test_a_copy_without_proc_allows_everything(tmp_path):
     root = sysfs_tree.write(tmp_path, sysfs_tree.INTEL_2N)
-    before = topology.read(root)["problems"]
+    before = topology.read(root).problems
     shutil.rmtree(root / "proc")
     found = topology.read(root)
-    assert found["allowed"] == {"cpus": "0-63", "nodes": "0-1"}
-    assert found["problems"] == before
-    assert (found["arch"], found["model"], found["available_bytes"]) == (None, None, None)
+    assert found.allowed == Allowed("0-63", "0-1")
+    assert found.problems == before
+    assert (found.arch, found.model, found.available_bytes) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -262,36 +262,38 @@ def test_a_copy_without_proc_allows_everything(tmp_path):
 def test_limits_of_a_copy_that_holds_the_cgroup_files(tmp_path, files):
     files = {**files, "proc/self/status": None}
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N, files=files))
-    assert found["allowed"] == {"cpus": "0-3", "nodes": "1"}
+    assert found.allowed == Allowed("0-3", "1")
 
 
 def test_a_kernel_without_nodes_has_one(tmp_path):
     root = sysfs_tree.write(tmp_path, sysfs_tree.INTEL_2N)
     shutil.rmtree(root / NODE)
     found = topology.read(root)
-    assert [node["node"] for node in found["nodes"]] == [0]
-    assert found["nodes"][0]["memory_bytes"] == 256 * sysfs_tree.GIB
-    assert found["nodes"][0]["cpus"] == "0-63"
-    assert any("no nodes" in problem for problem in found["problems"])
+    assert [node.number for node in found.nodes] == [0]
+    assert found.nodes[0].memory_bytes == 256 * sysfs_tree.GIB
+    assert found.nodes[0].cpus == "0-63"
+    assert any("no nodes" in problem for problem in map(str, found.problems))
 
 
 def test_nodes_without_cpu_folders(tmp_path):
     root = sysfs_tree.write(tmp_path, sysfs_tree.INTEL_2N)
     shutil.rmtree(root / CPU)
     found = topology.read(root)
-    assert (found["threads"], found["cores"], found["packages"]) == (64, None, None)
-    assert found["nodes"][1]["cpus"] == "16-31,48-63"
+    assert (found.threads, found.cores, found.packages) == (64, None, None)
+    assert found.nodes[1].cpus == "16-31,48-63"
 
 
 def test_what_is_missing_is_null_and_named(tmp_path):
     files = {f"{NODE}/node1/meminfo": None, f"{NODE}/node0/distance": "10 20 30"}
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N, files=files))
-    assert found["nodes"][1]["memory_bytes"] is None
-    assert found["nodes"][0]["distances"] == {}
-    assert "node 1: no meminfo" in found["problems"]
-    assert "node 0: distance has 3 values, the machine 2 node(s): ignored" in found["problems"]
+    assert found.nodes[1].memory_bytes is None
+    assert found.nodes[0].distances == {}
+    assert "node 1: no meminfo" in map(str, found.problems)
+    assert "node 0: the distance file does not hold one number for each node: ignored" in map(
+        str, found.problems
+    )
     missing = read(tmp_path, sysfs_tree.NO_DISTANCES_2N)
-    assert "nodes 0-1: no distance file" in missing["problems"]
+    assert "nodes 0-1: no distance file" in map(str, missing.problems)
 
 
 def test_contradictions_are_named(tmp_path):
@@ -300,9 +302,9 @@ def test_contradictions_are_named(tmp_path):
         "proc/meminfo": "MemTotal: 999999999 kB\nMemAvailable: 5 kB\n",
     }
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N, files=files))
-    assert any("listed by several nodes" in problem for problem in found["problems"])
-    assert any(problem.startswith(topology.MEMORY_DISAGREES) for problem in found["problems"])
-    assert found["available_bytes"] == 5 * 1024
+    assert any("listed by several nodes" in problem for problem in map(str, found.problems))
+    assert "memory-disagrees" in {problem.code for problem in found.problems}
+    assert found.available_bytes == 5 * 1024
 
 
 def test_modules_that_a_kernel_calls_cores(tmp_path):
@@ -310,30 +312,18 @@ def test_modules_that_a_kernel_calls_cores(tmp_path):
     base = sysfs_tree.ONE_NODE
     caches = tuple(sysfs_tree.Cache(1, "Data", "16K", (c.number,)) for c in base.cpus)
     found = read(tmp_path, replace(base, name="modules", caches=caches))
-    assert found["cores"] == 4
-    assert any("module of cores" in problem for problem in found["problems"])
+    assert found.cores == 4
+    assert any("module of cores" in problem for problem in map(str, found.problems))
 
 
 def test_huge_pages_and_devices(tmp_path):
     nodes = tuple(replace(node, huge_pages=12) for node in sysfs_tree.INTEL_2N.nodes)
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N, nodes=nodes))
-    assert found["nodes"][1]["hugepages"] == [{"size_bytes": 2 << 20, "total": 12, "free": 12}]
-    assert found["pci"] == [
-        {
-            "address": "0000:17:00.0",
-            "class": "0x020000",
-            "kind": "network",
-            "node": 0,
-            "names": ["eth0"],
-        },
-        {
-            "address": "0000:65:00.0",
-            "class": "0x010802",
-            "kind": "storage",
-            "node": 1,
-            "names": ["nvme0"],
-        },
-    ]
+    assert found.nodes[1].hugepages == (HugePagePool(2 << 20, 12, 12),)
+    assert found.pci == (
+        PciDevice("0000:17:00.0", "0x020000", "network", 0, ("eth0",)),
+        PciDevice("0000:65:00.0", "0x010802", "storage", 1, ("nvme0",)),
+    )
 
 
 def test_a_disk_behind_a_controller_and_a_device_without_a_node(tmp_path):
@@ -344,9 +334,9 @@ def test_a_disk_behind_a_controller_and_a_device_without_a_node(tmp_path):
             "sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda/x": ""
         },
     )
-    (disk,) = read(tmp_path, machine)["pci"]
-    assert disk["node"] is None
-    assert "sda" in disk["names"]
+    (disk,) = read(tmp_path, machine).pci
+    assert disk.node is None
+    assert "sda" in disk.names
 
 
 @pytest.mark.parametrize(
@@ -400,7 +390,7 @@ def test_processors_of_many_kinds(tmp_path, cpuinfo, arch, model, vendor):
     files = {"proc/version": None, "proc/sys/kernel/arch": None}
     machine = replace(sysfs_tree.ONE_NODE, cpuinfo=cpuinfo, files=files)
     found = read(tmp_path, machine)
-    assert (found["arch"], found["model"], found["vendor"]) == (arch, model, vendor)
+    assert (found.arch, found.model, found.vendor) == (arch, model, vendor)
 
 
 def test_a_folder_that_is_no_machine(tmp_path):
@@ -428,7 +418,7 @@ def test_garbage_is_no_crash(tmp_path):
         good = path.read_text()
         for nonsense in ("", "banana\n", "-1\n", "\0\0", "zz,00000001\n", "9" * 30):
             path.write_text(nonsense)
-            json.dumps(topology.read(root))
+            dumps(topology.read(root))
         path.write_text(good)
 
 
@@ -439,7 +429,7 @@ def test_a_big_machine_costs_few_system_calls(tmp_path, monkeypatch):
     real = os.open
     monkeypatch.setattr(os, "open", lambda *args, **more: opened.append(1) or real(*args, **more))
     found = topology.read(root)
-    assert (found["threads"], found["cores"], len(found["nodes"])) == (512, 256, 16)
+    assert (found.threads, found.cores, len(found.nodes)) == (512, 256, 16)
     assert len(opened) < 9 * 512
 
 
@@ -455,14 +445,14 @@ def test_real_machines(root):
     if root is None:
         pytest.skip("set NUMALAB_SYSFS_DUMPS to a folder of copied sysfs trees to read them all")
     found = topology.read(root)
-    json.dumps(found)
-    online = {cpu["cpu"] for cpu in found["cpus"] if cpu["online"]}
-    assert online and found["threads"] == len(online)
-    for cpu in found["cpus"]:
-        if cpu["online"]:
-            assert cpulist.parse(cpu["siblings"])[cpu["thread"]] == cpu["cpu"]
-    for node in found["nodes"]:
-        assert set(cpulist.parse(node["cpus"])) <= online
+    dumps(found)
+    online = {cpu.number for cpu in found.cpus if cpu.online}
+    assert online and found.threads == len(online)
+    for cpu in found.cpus:
+        if cpu.online:
+            assert cpulist.parse(cpu.siblings)[cpu.thread] == cpu.number
+    for node in found.nodes:
+        assert set(cpulist.parse(node.cpus)) <= online
     if shutil.which("hwloc-calc") is None:
         return
     environment = {**os.environ, "HWLOC_FSROOT": str(root), "HWLOC_THISSYSTEM": "0",
@@ -472,7 +462,7 @@ def test_real_machines(root):
         command = ["hwloc-calc", "--disallowed", "-N", kind, "all"]
         return int(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
 
-    assert count("pu") == found["threads"]
-    modules = any("module of cores" in problem for problem in found["problems"])
-    if found["cores"] is not None and not modules:
-        assert count("core") == found["cores"]
+    assert count("pu") == found.threads
+    modules = any("module of cores" in problem for problem in map(str, found.problems))
+    if found.cores is not None and not modules:
+        assert count("core") == found.cores

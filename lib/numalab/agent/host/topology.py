@@ -9,235 +9,97 @@ host with hundreds of CPUs is read once per group and not once per CPU.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple
+from dataclasses import replace
+from typing import (
+    AbstractSet,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
-from .. import SCHEMA, cpulist
+from .. import cpulist, kernel
+from ..contract import Allowed, Cache, Cpu, Host, HugePagePool, Node, PciDevice, Reason, reason
 from ..errors import Fault
+from ..kernel import CPUS, NODES
+from . import processor
 
-MEMORY_DISAGREES = "the nodes' meminfo adds up to"  # how that problem's line begins
-
-_CPU = "sys/devices/system/cpu"
-_NODE = "sys/devices/system/node"
 _PCI = "sys/bus/pci/devices"
-_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*\Z")
-_CPUINFO_BYTES = 16384  # each CPU's part can cost the kernel a measurement: read the first few
-_PROC_BYTES = 65536  # of a /proc file; a sysfs attribute is at most a page, lists a little more
 
-# Main ID Register, implementer and part numbers: Arm's and the vendors' reference manuals.
-_ARM_VENDORS = {
-    0x41: "ARM",
-    0x42: "Broadcom",
-    0x43: "Cavium",
-    0x46: "Fujitsu",
-    0x48: "HiSilicon",
-    0x4E: "NVIDIA",
-    0x50: "APM",
-    0x51: "Qualcomm",
-    0x61: "Apple",
-    0x6D: "Microsoft",
-    0x70: "Phytium",
-    0xC0: "Ampere",
-}
-_ARM_PARTS = {
-    (0x41, 0xC09): "Cortex-A9",
-    (0x41, 0xC0F): "Cortex-A15",
-    (0x41, 0xD03): "Cortex-A53",
-    (0x41, 0xD05): "Cortex-A55",
-    (0x41, 0xD07): "Cortex-A57",
-    (0x41, 0xD08): "Cortex-A72",
-    (0x41, 0xD0B): "Cortex-A76",
-    (0x41, 0xD0C): "Neoverse-N1",
-    (0x41, 0xD40): "Neoverse-V1",
-    (0x41, 0xD46): "Cortex-A510",
-    (0x41, 0xD47): "Cortex-A710",
-    (0x41, 0xD49): "Neoverse-N2",
-    (0x41, 0xD4D): "Cortex-A715",
-    (0x41, 0xD4E): "Cortex-X3",
-    (0x41, 0xD4F): "Neoverse-V2",
-    (0x41, 0xD84): "Neoverse-V3",
-    (0x41, 0xD85): "Cortex-X925",
-    (0x41, 0xD87): "Cortex-A725",
-    (0x41, 0xD8E): "Neoverse-N3",
-    (0x43, 0x0A1): "ThunderX",
-    (0x43, 0x0AF): "ThunderX2",
-    (0x46, 0x001): "A64FX",
-    (0x48, 0xD01): "Kunpeng-920 (TaiShan v110)",
-    (0x48, 0xD02): "Kunpeng (TaiShan v120)",
-    (0x4E, 0x004): "Carmel",
-    (0x50, 0x000): "X-Gene",
-    (0x51, 0xC00): "Falkor",
-    (0x70, 0x303): "Phytium FTC310",
-    (0x70, 0x660): "Phytium FTC660",
-    (0x70, 0x661): "Phytium FTC661",
-    (0x70, 0x662): "Phytium FTC662",
-    (0x70, 0x663): "Phytium FTC663",
-    (0x70, 0x664): "Phytium FTC664",
-    (0x70, 0x862): "Phytium FTC862",
-    (0xC0, 0xAC3): "AmpereOne",
-    (0xC0, 0xAC4): "AmpereOne (1a)",
-}
-_ARCHES = "x86_64|aarch64|loongarch64|ppc64le|ppc64|s390x|riscv64|mips64|sparc64|ia64|armv7l|i686"
+Problems = List[Reason]
 
 
-def read(root: str = "/") -> Dict[str, Any]:
-    """Return the topology of the machine whose ``sys`` (and ``proc``) lie in ``root``.
+class _Group(NamedTuple):
+    """CPUs that form one core, cluster, die or package, and its number where it has one."""
 
-    The dictionary can be written as JSON: counts ("packages", "dies", "clusters", "cores",
-    "threads", "threads_per_core"; None where the kernel does not say, or the value is mixed),
-    "cpus", "nodes", "caches", "pci" (lists of dictionaries), "allowed", "offline" and "possible"
-    (kernel list format), sizes in bytes, and "problems": one line for everything that could not
-    be read or contradicts itself.
+    cpus: FrozenSet[int]
+    number: Optional[int]
 
-    Raises Fault when ``root`` holds neither sys/devices/system/cpu nor …/node.
+
+_Level = Dict[int, _Group]  # by CPU
+
+
+def read(root: str = "/") -> Host:
+    """Return the shape of the machine whose ``sys`` (and ``proc``) lie in ``root``.
+
+    What could not be read or contradicts itself is in its ``problems``. Raises Fault when
+    ``root`` holds neither sys/devices/system/cpu nor …/node.
     """
     root = os.fspath(root)
     _require(root)
-    problems: List[str] = []
-    cpu_numbers, online = _cpu_numbers(root, problems)
-    meminfo = meminfo_bytes(_read(f"{root}/proc/meminfo", _PROC_BYTES))
+    problems: Problems = []
+    numbers, online = _cpu_numbers(root, problems)
+    meminfo = kernel.meminfo(kernel.read_text(f"{root}/proc/meminfo"))
     nodes, node_of = _nodes(root, online, meminfo, problems)
-    places = _places(root, sorted(online), problems)
-    caches = _caches(root, sorted(online), places["core"], problems)
-    l3 = {
-        cpu: index
-        for index, cache in enumerate(caches)
-        if cache["level"] == 3 and cache["type"] != "Instruction"
-        for cpu in cpulist.parse(cache["cpus"])
-    }
-    allowed = _allowed(root, online, [node["node"] for node in nodes])
-    allowed_cpus = set(cpulist.parse(allowed["cpus"]))
-    allowed_nodes = set(cpulist.parse(allowed["nodes"]))
-    for node in nodes:
-        node["allowed_memory"] = node["node"] in allowed_nodes
-    cpus = []
-    for cpu in sorted(cpu_numbers):
-        siblings, core_id = places["core"].get(cpu, (frozenset([cpu]), None))
-        cpus.append(
-            {
-                "cpu": cpu,
-                "online": cpu in online,
-                "node": node_of.get(cpu),
-                "package": places["package"].get(cpu, (None, None))[1],
-                "die": places["die"].get(cpu, (None, None))[1],
-                "cluster": places["cluster"].get(cpu, (None, None))[1],
-                "core": core_id,
-                "siblings": places["text"].get(siblings) or str(cpu),
-                "thread": places["rank"].get(cpu, 0),
-                "allowed": cpu in allowed_cpus,
-                "l3": l3.get(cpu),
-            }
-        )
-    processor = _processor(root)
+    levels = _levels(root, sorted(online), problems)
+    caches = _caches(root, sorted(online), levels["core"], problems)
+    allowed = _allowed(root, online, {node.number for node in nodes})
     _compare_memory(nodes, meminfo, problems)
-    widths = {len(group) for group, _ in places["core"].values()}
-    return {
-        "schema": SCHEMA,
-        "root": root,
-        **processor,
-        "packages": _count(places["package"]),
-        "dies": _count(places["die"]),
-        "clusters": _count(places["cluster"]),
-        "cores": _count(places["core"]),
-        "threads": len(online),
-        "threads_per_core": widths.pop() if len(widths) == 1 else None,
-        "cpus": cpus,
-        "nodes": nodes,
-        "caches": caches,
-        "pci": _pci(root, problems),
-        "allowed": allowed,
-        "offline": cpulist.format(cpu_numbers - online),
-        "possible": _read(f"{root}/{_CPU}/possible"),
-        "available_bytes": meminfo.get("MemAvailable"),
-        "problems": problems,
-    }
-
-
-def meminfo_bytes(text: Optional[str]) -> Dict[str, int]:
-    """Return the values of a meminfo text (/proc's or a node's) in bytes; counts stay counts."""
-    values = {}
-    for name, number, unit in re.findall(r"(\S+):\s+(\d+)( kB)?", text or ""):
-        values[name] = int(number) * 1024 if unit else int(number)
-    return values
-
-
-def from_mask(text: Optional[str]) -> Optional[FrozenSet[int]]:
-    """A kernel bitmap: hexadecimal words, highest first, with commas (lib/vsprintf.c, %*pb).
-
-    A bitmap whose size is no multiple of 32 has a shorter highest word; all others have 8 digits.
-    """
-    if not text or not _MASK.match(text):
-        return None
-    value = int(text.replace(",", ""), 16)
-    numbers = []
-    while value:
-        lowest = value & -value
-        numbers.append(lowest.bit_length() - 1)
-        value ^= lowest
-    return frozenset(numbers)
-
-
-def _read(path: str, limit: int = 8192) -> Optional[str]:
-    """The stripped text of a small file, or None where it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        data = os.read(descriptor, limit)
-    except OSError:  # sysfs answers EINVAL or ENXIO for what this machine lacks
-        return None
-    finally:
-        os.close(descriptor)
-    return data.decode("utf-8", "replace").strip("\0 \t\r\n")  # NUL: Linux 5.15-rc ends lists so
-
-
-def _list_folder(path: str) -> List[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
-
-
-def _numbered(path: str, prefix: str) -> List[int]:
-    """The numbers N of a folder's entries that are named exactly prefix + N, ascending."""
-    size = len(prefix)
-    names = _list_folder(path)
-    return sorted(int(n[size:]) for n in names if n.startswith(prefix) and n[size:].isdigit())
-
-
-def _integer(text: Optional[str]) -> Optional[int]:
-    try:
-        return int(text) if text else None
-    except ValueError:
-        return None
-
-
-def _identity(text: Optional[str]) -> Optional[int]:
-    """A kernel id; its ways to say "unknown" (-1, and 65535 for an x86 cluster) are None."""
-    value = _integer(text)
-    return None if value is None or value < 0 or value == 0xFFFF else value
-
-
-def _from_list(text: Optional[str]) -> Optional[FrozenSet[int]]:
-    if text is None:
-        return None
-    try:
-        return frozenset(cpulist.parse(text))
-    except Fault:
-        return None
+    allowed_nodes = set(cpulist.parse(allowed.nodes))
+    widths = {len(core.cpus) for core in levels["core"].values()}
+    known = processor.read(root)
+    return Host(
+        root=root,
+        arch=known.arch,
+        model=known.model,
+        vendor=known.vendor,
+        packages=_count(levels["package"]),
+        dies=_count(levels["die"]),
+        clusters=_count(levels["cluster"]),
+        cores=_count(levels["core"]),
+        threads=len(online),
+        threads_per_core=widths.pop() if len(widths) == 1 else None,
+        cpus=_cpus(numbers, online, node_of, levels, caches, set(cpulist.parse(allowed.cpus))),
+        nodes=tuple(replace(n, allowed_memory=n.number in allowed_nodes) for n in nodes),
+        caches=caches,
+        pci=_pci(root, problems),
+        allowed=allowed,
+        offline=cpulist.format(numbers - online),
+        possible=kernel.read_text(f"{root}/{CPUS}/possible"),
+        available_bytes=meminfo.get("MemAvailable"),
+        problems=tuple(problems),
+    )
 
 
 def _require(root: str) -> None:
     def holds(folder: str) -> bool:
-        return os.path.isdir(f"{folder}/{_CPU}") or os.path.isdir(f"{folder}/{_NODE}")
+        return os.path.isdir(f"{folder}/{CPUS}") or os.path.isdir(f"{folder}/{NODES}")
 
     if holds(root):
         return
     if not os.path.isdir(root):
         raise Fault(f"{root} is not a folder", "name the folder that holds the machine's sys")
-    below = [name for name in sorted(_list_folder(root)) if holds(f"{root}/{name}")]
+    below = [name for name in sorted(kernel.list_folder(root)) if holds(f"{root}/{name}")]
     parent = os.path.dirname(os.path.abspath(root))
     if len(below) == 1:
         hint = f"did you mean {os.path.join(root, below[0])}?"
@@ -245,257 +107,290 @@ def _require(root: str) -> None:
         hint = f"did you mean {parent}, the folder that holds this sys?"
     else:
         hint = "name the folder that holds the machine's sys (and proc) folders"
-    raise Fault(f"{root} is no root of a machine: it has neither {_CPU} nor {_NODE}", hint)
+    raise Fault(f"{root} is no root of a machine: it has neither {CPUS} nor {NODES}", hint)
 
 
-def _cpu_numbers(root: str, problems: List[str]) -> Tuple[Set[int], Set[int]]:
+# --- CPUs -------------------------------------------------------------------------------------
+
+
+def _cpu_numbers(root: str, problems: Problems) -> Tuple[Set[int], Set[int]]:
     """All CPUs that have a folder, and those of them that are online."""
-    numbers = set(_numbered(f"{root}/{_CPU}", "cpu"))
-    listed = _from_list(_read(f"{root}/{_CPU}/online"))
+    numbers = set(kernel.numbered(f"{root}/{CPUS}", "cpu"))
+    listed = kernel.cpu_list(kernel.read_text(f"{root}/{CPUS}/online"))
     if not numbers:  # a copy without the CPUs' folders
-        problems.append(f"no {_CPU}/cpu* folders: packages, cores and caches are unknown")
+        problems.append(reason("no-cpu-folders", folder=CPUS))
         named = set(listed or ())
-        for node in _numbered(f"{root}/{_NODE}", "node"):
-            named |= node_cpus(root, node) or frozenset()
+        for node in kernel.list_nodes(root):
+            named |= kernel.node_cpus(root, node) or frozenset()
         return named, set(named if listed is None else listed)
     if listed:
         lost = listed - numbers
         if lost:
-            problems.append(
-                f"CPUs {cpulist.format(lost)} are online but have no folder in {_CPU}: left out"
-            )
+            problems.append(reason("cpus-without-folder", cpus=cpulist.format(lost), folder=CPUS))
         return numbers, numbers & listed
     # Kernels before 2.6.26 have no list; CPUs that cannot be switched off have no file.
-    return numbers, {n for n in numbers if _read(f"{root}/{_CPU}/cpu{n}/online") != "0"}
+    states = {n: kernel.read_text(f"{root}/{CPUS}/cpu{n}/online") for n in numbers}
+    return numbers, {n for n in numbers if states[n] != "0"}
 
 
-def _places(root: str, online: Sequence[int], problems: List[str]) -> Dict[str, Dict]:
-    """Which CPUs form each core, cluster, die and package.
+def _cpus(
+    numbers: Iterable[int],
+    online: Set[int],
+    node_of: Mapping[int, int],
+    levels: Mapping[str, _Level],
+    caches: Sequence[Cache],
+    allowed: Set[int],
+) -> Tuple[Cpu, ...]:
+    l3 = {
+        cpu: index
+        for index, cache in enumerate(caches)
+        if cache.level == 3 and cache.type != "Instruction"
+        for cpu in cpulist.parse(cache.cpus)
+    }
+    siblings = {core: cpulist.format(core.cpus) for core in set(levels["core"].values())}
+    thread = {cpu: place for core in siblings for place, cpu in enumerate(sorted(core.cpus))}
 
-    Returns {level: {cpu: (CPUs of its group, number of the group or None)}}, with "rank" (a
-    CPU's place among its core's CPUs) and "text" (the list format of each core's CPUs).
-    """
+    def number_in(level: str, cpu: int) -> Optional[int]:
+        group = levels[level].get(cpu)
+        return group.number if group else None
+
+    return tuple(
+        Cpu(
+            number=cpu,
+            online=cpu in online,
+            node=node_of.get(cpu),
+            package=number_in("package", cpu),
+            die=number_in("die", cpu),
+            cluster=number_in("cluster", cpu),
+            core=number_in("core", cpu),
+            siblings=siblings[levels["core"][cpu]] if cpu in levels["core"] else str(cpu),
+            thread=thread.get(cpu, 0),
+            allowed=cpu in allowed,
+            l3=l3.get(cpu),
+        )
+        for cpu in sorted(numbers)
+    )
+
+
+def _identity(text: Optional[str]) -> Optional[int]:
+    """A kernel id; its ways to say "unknown" (-1, and 65535 for an x86 cluster) are None."""
+    value = kernel.integer(text)
+    return None if value is None or value < 0 or value == 0xFFFF else value
+
+
+_LEVELS = (  # level, names of its map (the newer first: both name the same map), its id
+    ("core", ("core_cpus", "thread_siblings"), "core_id"),
+    ("cluster", ("cluster_cpus",), "cluster_id"),
+    ("die", ("die_cpus",), "die_id"),
+    ("package", ("package_cpus", "core_siblings"), "physical_package_id"),
+)
+
+
+def _levels(root: str, online: Sequence[int], problems: Problems) -> Dict[str, _Level]:
+    """Which CPUs form each core, cluster, die and package."""
     present: Set[str] = set()
     for cpu in online:
-        present = set(_list_folder(f"{root}/{_CPU}/cpu{cpu}/topology"))
+        present = set(kernel.list_folder(f"{root}/{CPUS}/cpu{cpu}/topology"))
         if present:
             break
-    up = frozenset(online)
-    levels = (  # the newer name first: both name the same map
-        ("core", ("core_cpus", "thread_siblings"), "core_id"),
-        ("cluster", ("cluster_cpus",), "cluster_id"),
-        ("die", ("die_cpus",), "die_id"),
-        ("package", ("package_cpus", "core_siblings"), "physical_package_id"),
-    )
-    places: Dict[str, Dict] = {}
-    for level, names, id_name in levels:
+    levels: Dict[str, _Level] = {}
+    for level, names, id_name in _LEVELS:
         # The map before the list: where a kernel's two differ, it was the list that was wrong.
-        source, parse = next((n for n in names if n in present), None), from_mask
+        source = next((name for name in names if name in present), None)
+        parse: Callable[[Optional[str]], Optional[FrozenSet[int]]] = kernel.cpu_mask
         if source is None:
-            source = next((f"{n}_list" for n in names if f"{n}_list" in present), None)
-            parse = _from_list
-        places[level] = _groups(root, online, up, level, source, parse, id_name, present, problems)
-    _drop_what_says_nothing(places, present, problems)
-    places["text"], places["rank"] = {}, {}
-    for group, _ in places["core"].values():
-        if group not in places["text"]:
-            places["text"][group] = cpulist.format(group)
-            places["rank"].update((cpu, rank) for rank, cpu in enumerate(sorted(group)))
-    return places
+            source = next((f"{name}_list" for name in names if f"{name}_list" in present), None)
+            parse = kernel.cpu_list
+        known_id = id_name if id_name in present else None
+        by_id = functools.partial(_by_id, root, online, known_id if level == "package" else None)
+        if source is None:
+            levels[level] = by_id()
+            continue
+        groups, torn = _by_map(root, online, source, parse, known_id)
+        levels[level] = groups
+        if torn:
+            problems.append(reason("maps-overlap", level=level, cpus=cpulist.format(torn)))
+            ids = by_id()
+            if len(ids) == len(online):
+                levels[level] = ids
+                continue
+        if level == "package":
+            levels[level] = _numbered(groups, problems)
+    _drop_what_says_nothing(levels)
+    for level, code in (("package", "packages-unknown"), ("core", "cores-unknown")):
+        if not levels[level]:
+            problems.append(reason(code))
+    if not levels["die"]:
+        problems.append(reason("die-ids-unknown" if "die_id" in present else "no-die-ids"))
+    return levels
 
 
-def _groups(
+def _by_map(
     root: str,
     online: Sequence[int],
-    up: FrozenSet[int],
-    level: str,
-    source: Optional[str],
-    parse: Any,
-    id_name: str,
-    present: Set[str],
-    problems: List[str],
-) -> Dict[int, Tuple[FrozenSet[int], Optional[int]]]:
-    """One level's groups; several with one id (s390 books, unknown ids) are numbered in order."""
-    has_id = id_name in present
-    found: Dict[int, Tuple[FrozenSet[int], Optional[int]]] = {}
-    if source is None:
-        return _groups_by_id(root, online, id_name) if has_id and level == "package" else {}
-    groups: List[Tuple[FrozenSet[int], Optional[int]]] = []
+    source: str,
+    parse: Callable[[Optional[str]], Optional[FrozenSet[int]]],
+    id_name: Optional[str],
+) -> Tuple[_Level, Set[int]]:
+    """Groups by the CPUs' maps, and the CPUs whose maps contradict each other."""
+    up = frozenset(online)
+    found: _Level = {}
     torn: Set[int] = set()
     for cpu in online:
         if cpu in found:
             continue
-        here = f"{root}/{_CPU}/cpu{cpu}/topology/"
-        group = parse(_read(here + source))
-        number = _identity(_read(here + id_name)) if has_id else None
-        if group is None:
+        here = f"{root}/{CPUS}/cpu{cpu}/topology/"
+        cpus = parse(kernel.read_text(here + source))
+        if cpus is None:
             continue
-        group = (group & up) | {cpu}
-        taken = {other for other in group if other in found}
-        if taken:  # the maps of two CPUs contradict each other: keep what was said first
-            torn |= group
-            group -= taken
-        groups.append((group, number))
-        for other in group:
-            found[other] = (group, number)
-    if torn:
-        problems.append(f"{level} maps overlap: those of CPUs {cpulist.format(torn)} disagree")
-        by_id = _groups_by_id(root, online, id_name) if has_id and level == "package" else {}
-        if len(by_id) == len(up):
-            return by_id
-    if level == "core":
-        return found
-    numbers = [number for _, number in groups]
-    per_package = level in ("die", "cluster")  # their ids repeat in every package
-    if not per_package and (None in numbers or len(set(numbers)) < len(numbers)):
-        if None not in numbers:
-            problems.append(f"{level} ids repeat in different groups: numbered in CPU order")
-        for index, (group, _) in enumerate(groups):
-            for cpu in group:
-                found[cpu] = (group, index)
-    return found
+        cpus = (cpus & up) | {cpu}
+        taken = {other for other in cpus if other in found}
+        if taken:  # keep what was said first
+            torn |= cpus
+            cpus -= taken
+        number = _identity(kernel.read_text(here + id_name)) if id_name else None
+        found.update(dict.fromkeys(cpus, _Group(cpus, number)))
+    return found, torn
 
 
-def _groups_by_id(
-    root: str, online: Sequence[int], id_name: str
-) -> Dict[int, Tuple[FrozenSet[int], Optional[int]]]:
-    """The CPUs of each id, where the maps are missing or contradict each other."""
+def _by_id(root: str, online: Sequence[int], id_name: Optional[str]) -> _Level:
+    """The CPUs of each id, for where the maps are missing or contradict each other."""
     members: Dict[int, List[int]] = {}
-    for cpu in online:
-        number = _identity(_read(f"{root}/{_CPU}/cpu{cpu}/topology/{id_name}"))
+    for cpu in online if id_name else ():
+        number = _identity(kernel.read_text(f"{root}/{CPUS}/cpu{cpu}/topology/{id_name}"))
         if number is not None:
             members.setdefault(number, []).append(cpu)
-    return {cpu: (frozenset(group), number) for number, group in members.items() for cpu in group}
+    groups = [_Group(frozenset(cpus), number) for number, cpus in members.items()]
+    return {cpu: group for group in groups for cpu in group.cpus}
 
 
-def _drop_what_says_nothing(
-    places: Dict[str, Dict], present: Set[str], problems: List[str]
-) -> None:
+def _numbered(level: _Level, problems: Problems) -> _Level:
+    """Packages whose ids are unknown, or repeat (s390 books), are numbered in CPU order."""
+    groups = list(dict.fromkeys(level.values()))
+    ids = [group.number for group in groups]
+    if None not in ids and len(set(ids)) == len(ids):
+        return level
+    if None not in ids:
+        problems.append(reason("package-ids-repeat"))
+    return {
+        cpu: _Group(group.cpus, index) for index, group in enumerate(groups) for cpu in group.cpus
+    }
+
+
+def _drop_what_says_nothing(levels: Dict[str, _Level]) -> None:
     """Remove dies and clusters that the kernel only fills in (topology.h: id -1, one CPU each)."""
+    cores = {group.cpus for group in levels["core"].values()}
     for level in ("die", "cluster"):
-        known = places[level]
-        if known and all(number is None for _, number in known.values()):
-            cores = {group for group, _ in places["core"].values()}
-            if {group for group, _ in known.values()} <= cores | {frozenset([c]) for c in known}:
-                places[level] = {}
-    cores = {cpu: group for cpu, (group, _) in places["core"].items()}
-    if all(cores.get(cpu) == group for cpu, (group, _) in places["cluster"].items()):
-        places["cluster"] = {}  # a cluster for each core adds no level
-    if not places["package"]:
-        problems.append("packages are unknown: no package_cpus, core_siblings or package id")
-    if not places["core"]:
-        problems.append("cores are unknown: no core_cpus or thread_siblings")
-    if not places["die"]:
-        problems.append(
-            "dies are unknown: "
-            + ("die ids are all -1" if "die_id" in present else "this kernel has no die_id")
-        )
+        known = levels[level]
+        added = {group.cpus for group in known.values()} - cores - {frozenset([c]) for c in known}
+        if not added and all(group.number is None for group in known.values()):
+            levels[level] = {}
+    if all(
+        cpu in levels["core"] and levels["core"][cpu].cpus == group.cpus
+        for cpu, group in levels["cluster"].items()
+    ):
+        levels["cluster"] = {}  # a cluster for each core adds no level
 
 
-def _count(level: Dict[int, Tuple[FrozenSet[int], Optional[int]]]) -> Optional[int]:
-    return len({group for group, _ in level.values()}) or None
+def _count(level: _Level) -> Optional[int]:
+    return len({group.cpus for group in level.values()}) or None
 
 
-def node_cpus(root: str, node: int) -> Optional[FrozenSet[int]]:
-    """The CPUs of a node as the kernel lists them, or None where it has no such list."""
-    here = f"{root}/{_NODE}/node{node}/"
-    listed = _from_list(_read(here + "cpulist"))
-    return from_mask(_read(here + "cpumap")) if listed is None else listed
+# --- nodes ------------------------------------------------------------------------------------
 
 
 def _nodes(
-    root: str, online: Set[int], meminfo: Dict[str, int], problems: List[str]
-) -> Tuple[List[Dict[str, Any]], Dict[int, int]]:
-    numbers = _numbered(f"{root}/{_NODE}", "node")
+    root: str, online: Set[int], meminfo: Mapping[str, int], problems: Problems
+) -> Tuple[List[Node], Dict[int, int]]:
+    """The nodes, and the node of each CPU."""
+    numbers = kernel.list_nodes(root)
     if not numbers:
-        problems.append(f"no {_NODE}/node*: this kernel shows no nodes, all is taken as node 0")
-        node = {
-            "node": 0,
-            "cpus": cpulist.format(online),
-            "memory_bytes": meminfo.get("MemTotal"),
-            "free_bytes": meminfo.get("MemFree"),
-            "page_cache_bytes": _sum(meminfo.get("Cached"), meminfo.get("Buffers")),
-            "distances": {},
-            "hugepages": _huge_pages(f"{root}/sys/kernel/mm/hugepages"),
-        }
+        problems.append(reason("no-nodes", folder=NODES))
+        cached = [meminfo[name] for name in ("Cached", "Buffers") if name in meminfo]
+        node = Node(
+            number=0,
+            cpus=cpulist.format(online),
+            memory_bytes=meminfo.get("MemTotal"),
+            free_bytes=meminfo.get("MemFree"),
+            page_cache_bytes=sum(cached) if cached else None,
+            distances={},
+            hugepages=_huge_pages(f"{root}/sys/kernel/mm/hugepages"),
+        )
         return [node], dict.fromkeys(online, 0)
-    nodes, node_of, shared = [], {}, set()
+    nodes: List[Node] = []
+    node_of: Dict[int, int] = {}
+    shared: Set[int] = set()
     faults: Dict[str, List[int]] = {}
     for number in numbers:
-        here = f"{root}/{_NODE}/node{number}"
-        cpus = node_cpus(root, number)
-        if cpus is None:
-            faults.setdefault("neither cpulist nor cpumap can be read", []).append(number)
-            cpus = frozenset()
-        cpus &= online
-        for cpu in cpus:
-            if cpu in node_of:
+        node, codes = _node(root, number, numbers, online)
+        nodes.append(node)
+        for code in codes:
+            faults.setdefault(code, []).append(number)
+        for cpu in cpulist.parse(node.cpus):
+            if node_of.setdefault(cpu, number) != number:
                 shared.add(cpu)
-            node_of.setdefault(cpu, number)
-        text = _read(f"{here}/meminfo", _PROC_BYTES)
-        memory = meminfo_bytes(text)
-        if "MemTotal" not in memory:
-            why = "no meminfo" if text is None else "no MemTotal in meminfo"
-            faults.setdefault(why, []).append(number)
-        distances, why = _distances(_read(f"{here}/distance"), numbers)
-        if why:
-            faults.setdefault(why, []).append(number)
-        nodes.append(
-            {
-                "node": number,
-                "cpus": cpulist.format(cpus),
-                "memory_bytes": memory.get("MemTotal"),
-                "free_bytes": memory.get("MemFree"),
-                "page_cache_bytes": memory.get("FilePages"),
-                "distances": distances,
-                "hugepages": _huge_pages(f"{here}/hugepages"),
-            }
-        )
-    for why, where in faults.items():
-        noun = "node" if len(where) == 1 else "nodes"
-        problems.append(f"{noun} {cpulist.format(where)}: {why}")
+    problems += [reason(code, nodes=cpulist.format(where)) for code, where in faults.items()]
     if shared:
-        problems.append(
-            f"CPUs {cpulist.format(shared)} are listed by several nodes: "
-            "each is counted to the first of them"
-        )
+        problems.append(reason("cpus-of-several-nodes", cpus=cpulist.format(shared)))
     without = online - set(node_of)
     if without:
-        problems.append(f"CPUs {cpulist.format(without)} are online but belong to no node")
+        problems.append(reason("cpus-of-no-node", cpus=cpulist.format(without)))
     return nodes, node_of
 
 
-def _sum(*values: Optional[int]) -> Optional[int]:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _node(
+    root: str, number: int, numbers: Sequence[int], online: AbstractSet[int]
+) -> Tuple[Node, List[str]]:
+    """One node, and the codes of what could not be read of it."""
+    here = f"{root}/{NODES}/node{number}"
+    codes = []
+    cpus = kernel.node_cpus(root, number)
+    if cpus is None:
+        codes.append("node-cpus-unread")
+    text = kernel.read_text(f"{here}/meminfo")
+    memory = kernel.meminfo(text)
+    if "MemTotal" not in memory:
+        codes.append("no-node-meminfo" if text is None else "no-node-memory-total")
+    # SLIT (ACPI 6.5, 5.2.17): one per online node, in ascending order of the nodes.
+    words = kernel.read_text(f"{here}/distance")
+    values = [kernel.integer(word) for word in (words or "").split()]
+    distances = {to: value for to, value in zip(numbers, values) if value is not None}
+    if not words:
+        codes.append("no-distances")
+    elif not len(distances) == len(values) == len(numbers):
+        codes.append("distances-do-not-fit")
+        distances = {}
+    node = Node(
+        number=number,
+        cpus=cpulist.format((cpus or frozenset()) & online),
+        memory_bytes=memory.get("MemTotal"),
+        free_bytes=memory.get("MemFree"),
+        page_cache_bytes=memory.get("FilePages"),
+        distances=distances,
+        hugepages=_huge_pages(f"{here}/hugepages"),
+    )
+    return node, codes
 
 
-def _distances(text: Optional[str], numbers: Sequence[int]) -> Tuple[Dict[str, int], Optional[str]]:
-    """SLIT distances (ACPI 6.5, 5.2.17): one per online node, in ascending order of the nodes.
-
-    Returns them with None, or nothing with the reason.
-    """
-    if not text:
-        return {}, "no distance file"
-    values = [_integer(word) for word in text.split()]
-    if None in values or len(values) != len(numbers):
-        return {}, f"distance has {len(values)} values, the machine {len(numbers)} node(s): ignored"
-    return {str(other): value for other, value in zip(numbers, values)}, None
-
-
-def _huge_pages(folder: str) -> List[Dict[str, Optional[int]]]:
+def _huge_pages(folder: str) -> Tuple[HugePagePool, ...]:
     pools = []
-    for name in _list_folder(folder):
+    for name in kernel.list_folder(folder):
         size = re.match(r"hugepages-(\d+)kB\Z", name)
         if size:
-            pools.append(
-                {
-                    "size_bytes": int(size.group(1)) * 1024,
-                    "total": _integer(_read(f"{folder}/{name}/nr_hugepages")),
-                    "free": _integer(_read(f"{folder}/{name}/free_hugepages")),
-                }
-            )
-    return sorted(pools, key=lambda pool: pool["size_bytes"])
+            total = kernel.read_int(f"{folder}/{name}/nr_hugepages")
+            free = kernel.read_int(f"{folder}/{name}/free_hugepages")
+            pools.append(HugePagePool(int(size.group(1)) * 1024, total, free))
+    return tuple(sorted(pools, key=lambda pool: pool.size_bytes))
+
+
+def _compare_memory(nodes: Sequence[Node], meminfo: Mapping[str, int], problems: Problems) -> None:
+    total = sum(node.memory_bytes or 0 for node in nodes)
+    whole = meminfo.get("MemTotal")
+    if total and whole and not 0.9 < total / whole < 1.1:
+        problems.append(reason("memory-disagrees", nodes_bytes=total, whole_bytes=whole))
+
+
+# --- caches -----------------------------------------------------------------------------------
 
 
 def _size(text: Optional[str]) -> Optional[int]:
@@ -506,72 +401,79 @@ def _size(text: Optional[str]) -> Optional[int]:
 
 
 def _caches(
-    root: str, online: Sequence[int], core_of: Dict[int, tuple], problems: List[str]
-) -> List[Dict[str, Any]]:
+    root: str, online: Sequence[int], core_of: _Level, problems: Problems
+) -> Tuple[Cache, ...]:
     """Every cache once; each is read at the first CPU that shares it."""
     up = frozenset(online)
     found: Dict[Tuple[int, str, FrozenSet[int]], Optional[int]] = {}
     # CPUs whose cache at this place was read at a CPU that shares it. The number of places is
     # part of the key: CPUs of different kinds number their caches differently.
     covered: Dict[Tuple[int, str], Set[int]] = {}
-    unclear: Dict[str, Set[int]] = {}
+    unclear: Dict[Tuple[str, Optional[int]], Set[int]] = {}
     without = set()
     done: Set[int] = set()  # threads of a core that share every cache of one that was read
     for cpu in online:
         if cpu in done:
             continue
-        core = core_of.get(cpu, (frozenset([cpu]), None))[0]
-        here = f"{root}/{_CPU}/cpu{cpu}/cache"
-        indexes = [name for name in _list_folder(here) if name.startswith("index")]
+        core = core_of[cpu].cpus if cpu in core_of else frozenset([cpu])
+        here = f"{root}/{CPUS}/cpu{cpu}/cache"
+        indexes = [name for name in kernel.list_folder(here) if name.startswith("index")]
         if not indexes:
             without.add(cpu)
         alike = set(core) if indexes else set()
         for index in indexes:
-            key = (len(indexes), index)
-            if cpu in covered.setdefault(key, set()):
-                alike &= covered[key]
-                continue
-            place = f"{here}/{index}/"
-            level = _integer(_read(place + "level"))
-            kind = _read(place + "type")
-            if level is None or not kind:
-                unclear.setdefault("no level or type", set()).add(cpu)
-                continue
-            sharing = from_mask(_read(place + "shared_cpu_map"))
-            if sharing is None:
-                sharing = _from_list(_read(place + "shared_cpu_list"))
-            if not sharing:  # ia64 leaves the map of its outer caches empty
-                unclear.setdefault("no list of the CPUs that share one", set()).add(cpu)
-                sharing = core
-            sharing = (sharing & up) | {cpu}
-            alike &= sharing
-            covered[key] |= sharing
-            size = _size(_read(place + "size"))
-            if size is None:
-                unclear.setdefault(f"L{level} without a size", set()).add(cpu)
-            found.setdefault((level, kind, sharing), size)
+            seen = covered.setdefault((len(indexes), index), set())
+            if cpu not in seen:
+                level, kind, sharing, size = _cache(f"{here}/{index}/")
+                if level is None or not kind:
+                    unclear.setdefault(("caches-unnamed", None), set()).add(cpu)
+                    continue
+                if not sharing:  # ia64 leaves the map of its outer caches empty
+                    unclear.setdefault(("cache-sharers-unknown", None), set()).add(cpu)
+                if size is None:
+                    unclear.setdefault(("cache-size-unknown", level), set()).add(cpu)
+                sharing = ((sharing or core) & up) | {cpu}
+                seen |= sharing
+                found.setdefault((level, kind, sharing), size)
+                alike &= sharing
+            else:
+                alike &= seen
         done |= alike
-    for why, cpus in unclear.items():
-        problems.append(f"caches of CPUs {cpulist.format(cpus)}: {why}")
+    for (code, of_level), cpus in unclear.items():
+        problems.append(reason(code, cpus=cpulist.format(cpus), level=of_level))
     if without:
-        who = "" if without == up else f" of CPUs {cpulist.format(without)}"
-        problems.append(f"caches{who} are unknown: no cpu*/cache folders")
+        who = None if without == up else cpulist.format(without)
+        problems.append(reason("caches-unknown", cpus=who))
     if any(
-        level == 1 and kind == "Data" and len(sharing) < len(core_of[cpu][0])
+        level == 1 and kind == "Data" and len(sharing) < len(core_of[cpu].cpus)
         for level, kind, sharing in found
         for cpu in list(sharing)[:1]
         if cpu in core_of
     ):
-        problems.append(
-            "some hardware threads of a core have L1 data caches of their own: what the kernel "
-            "calls a core here is a module of cores (AMD family 15h), or its maps are wrong"
-        )
+        problems.append(reason("modules-as-cores"))
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1], min(item[0][2])))
-    return [
-        {"level": level, "type": kind, "size_bytes": size, "cpus": cpulist.format(sharing)}
+    return tuple(
+        Cache(level, kind, size, cpulist.format(sharing))
         for (level, kind, sharing), size in ordered
-    ]
+    )
 
+
+def _cache(
+    place: str,
+) -> Tuple[Optional[int], Optional[str], Optional[FrozenSet[int]], Optional[int]]:
+    """Level, type, the CPUs that share it, and size of one cache's folder."""
+    sharing = kernel.cpu_mask(kernel.read_text(place + "shared_cpu_map"))
+    if sharing is None:
+        sharing = kernel.cpu_list(kernel.read_text(place + "shared_cpu_list"))
+    return (
+        kernel.read_int(place + "level"),
+        kernel.read_text(place + "type"),
+        sharing,
+        _size(kernel.read_text(place + "size")),
+    )
+
+
+# --- devices ----------------------------------------------------------------------------------
 
 _KINDS = {"0x01": "storage", "0x02": "network", "0x03": "gpu", "0x12": "other", "0x0b": "other"}
 _INFINIBAND = "0x0c06"
@@ -579,67 +481,62 @@ _NAMING = ("net", "nvme", "block", "drm", "infiniband")
 _BETWEEN = re.compile(r"(virtio|ata|host|target|end_device|expander|port|phy)[\d:-]|\d+:\d+:")
 
 
-def _pci(root: str, problems: List[str]) -> List[Dict[str, Any]]:
+def _pci(root: str, problems: Problems) -> Tuple[PciDevice, ...]:
     """Network, storage, graphics and accelerator functions with their nodes."""
     devices, unread = [], 0
-    for address in sorted(_list_folder(f"{root}/{_PCI}")):
+    for address in sorted(kernel.list_folder(f"{root}/{_PCI}")):
         here = f"{root}/{_PCI}/{address}"
-        kind_code = _read(f"{here}/class")
-        if kind_code is None:
+        class_id = kernel.read_text(f"{here}/class")
+        if class_id is None:
             unread += 1
             continue
-        kind = _KINDS.get(kind_code[:4]) or ("network" if kind_code[:6] == _INFINIBAND else None)
-        if kind is None:
-            continue
-        devices.append(
-            {
-                "address": address,
-                "class": kind_code,
-                "kind": kind,
-                "node": _identity(_read(f"{here}/numa_node")),
-                "names": sorted(_names(here, 5)),
-            }
-        )
+        kind = _KINDS.get(class_id[:4]) or ("network" if class_id[:6] == _INFINIBAND else None)
+        if kind is not None:
+            node = _identity(kernel.read_text(f"{here}/numa_node"))
+            names = tuple(sorted(_names(here, 5)))
+            devices.append(PciDevice(address, class_id, kind, node, names))
     if unread:
-        problems.append(f"{unread} PCI devices in {_PCI} have no readable class: left out")
-    return devices
+        problems.append(reason("pci-unread", count=unread, folder=_PCI))
+    return tuple(devices)
 
 
 def _names(folder: str, depth: int) -> Set[str]:
     """Names of the interfaces that a device's folder, or those between it and them, hold."""
     names: Set[str] = set()
-    for entry in _list_folder(folder):
+    for entry in kernel.list_folder(folder):
         if entry in _NAMING:
-            below = _list_folder(f"{folder}/{entry}")
+            below = kernel.list_folder(f"{folder}/{entry}")
             names |= {n for n in below if not (entry == "drm" and not n.startswith("card"))}
         elif depth and _BETWEEN.match(entry):
             names |= _names(f"{folder}/{entry}", depth - 1)
     return names
 
 
-def _allowed(root: str, online: Iterable[int], nodes: Iterable[int]) -> Dict[str, str]:
+# --- limits -----------------------------------------------------------------------------------
+
+
+def _allowed(root: str, online: Set[int], nodes: Set[int]) -> Allowed:
     """What this process may use (man 7 cpuset); in a copy without /proc: everything."""
-    online, nodes = set(online), set(nodes)
-    text = _read(f"{root}/proc/self/status", _PROC_BYTES) or ""
-    lists = dict(re.findall(r"^(Cpus|Mems)_allowed_list:[ \t]*(\S*)", text, re.M))
-    cpus, mems = _from_list(lists.get("Cpus")), _from_list(lists.get("Mems"))
-    if cpus is None and mems is None:
-        cpus, mems = _cgroup_limits(root)
-    return {
-        "cpus": cpulist.format(online if not cpus else online & cpus),
-        "nodes": cpulist.format(nodes if not mems else nodes & mems),
-    }
+    status = kernel.status(kernel.read_text(f"{root}/proc/self/status"))
+    cpus = kernel.cpu_list(status.get("Cpus_allowed_list"))
+    memory = kernel.cpu_list(status.get("Mems_allowed_list"))
+    if cpus is None and memory is None:
+        cpus, memory = _cgroup_limits(root)
+    return Allowed(
+        cpus=cpulist.format(online if not cpus else online & cpus),
+        nodes=cpulist.format(nodes if not memory else nodes & memory),
+    )
 
 
 def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[FrozenSet[int]]]:
     """The cpuset of a copied machine whose /proc/self/status was not copied (man 7 cgroups)."""
     own: Dict[str, str] = {}
-    for line in (_read(f"{root}/proc/self/cgroup") or "").splitlines():
+    for line in (kernel.read_text(f"{root}/proc/self/cgroup") or "").splitlines():
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
         own["cgroup2" if not controllers else "cpuset" if "cpuset" in controllers else ""] = path
     for kind in ("cpuset", "cgroup2"):
-        own.setdefault(kind, _read(f"{root}/proc/self/cpuset") or "/")
-    for line in (_read(f"{root}/proc/mounts", _PROC_BYTES) or "").splitlines():
+        own.setdefault(kind, kernel.read_text(f"{root}/proc/self/cpuset") or "/")
+    for line in (kernel.read_text(f"{root}/proc/mounts") or "").splitlines():
         fields = line.split()
         if len(fields) < 4:
             continue
@@ -652,104 +549,8 @@ def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[Frozen
             names = (("cpuset.cpus.effective", "cpuset.mems.effective"),)
         else:
             continue
-        for cpus, mems in names:
-            limits = _from_list(_read(f"{folder}/{cpus}")), _from_list(_read(f"{folder}/{mems}"))
-            if limits != (None, None):
-                return limits
+        for pair in names:
+            cpus, mems = (kernel.cpu_list(kernel.read_text(f"{folder}/{name}")) for name in pair)
+            if cpus is not None or mems is not None:
+                return cpus, mems
     return None, None
-
-
-def _compare_memory(
-    nodes: List[Dict[str, Any]], meminfo: Dict[str, int], problems: List[str]
-) -> None:
-    total = _sum(*(node["memory_bytes"] for node in nodes))
-    whole = meminfo.get("MemTotal")
-    if total and whole and not 0.9 < total / whole < 1.1:
-        problems.append(
-            f"{MEMORY_DISAGREES} {total / 2**30:.1f} GiB, /proc/meminfo says "
-            f"{whole / 2**30:.1f} GiB: memory and free memory per node are doubtful"
-        )
-
-
-def _processor(root: str) -> Dict[str, Optional[str]]:
-    """Architecture, vendor and model name as far as the machine's files tell."""
-    text = _read(f"{root}/proc/cpuinfo", _CPUINFO_BYTES) or ""
-    fields: Dict[str, str] = {}
-    parts: List[Tuple[int, int]] = []
-    implementer = None
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        name, value = name.strip(), value.strip()
-        fields.setdefault(name, value)
-        if name == "CPU implementer":
-            implementer = _hexadecimal(value)
-        elif name == "CPU part" and implementer is not None:
-            part = (implementer, _hexadecimal(value) or 0)
-            if part not in parts:
-                parts.append(part)
-    arch = _architecture(root, text, fields)
-    model = next(
-        (fields[n] for n in ("model name", "Model Name", "cpu model") if fields.get(n)), None
-    )
-    vendor = fields.get("vendor_id") or fields.get("vendor")
-    if parts:
-        known = [
-            _ARM_PARTS.get(p)
-            or f"{_ARM_VENDORS.get(p[0], f'implementer {p[0]:#x}')} part {p[1]:#x}"
-            for p in parts
-        ]
-        model = " + ".join(known)
-        vendor = _ARM_VENDORS.get(parts[0][0])
-    elif model is None and vendor == "IBM/S390":
-        machine = re.search(r"machine\s*[=:]\s*(\w+)", text)
-        model = f"IBM/S390 machine {machine.group(1)}" if machine else None
-    elif model is None:
-        model = next((fields[n] for n in ("cpu", "uarch", "isa") if fields.get(n)), None)
-    if model is None:
-        model = next(
-            (
-                words
-                for file in ("sys/class/dmi/id", "sys/devices/virtual/dmi/id")
-                for words in [_read(f"{root}/{file}/product_name")]
-                if words
-            ),
-            None,
-        )
-    return {"arch": arch, "model": " ".join(model.split()) if model else None, "vendor": vendor}
-
-
-def _hexadecimal(text: str) -> Optional[int]:
-    try:
-        return int(text, 16)
-    except ValueError:
-        return None
-
-
-def _architecture(root: str, text: str, fields: Dict[str, str]) -> Optional[str]:
-    if os.path.realpath(root) == "/":
-        return os.uname().machine
-    own = _read(f"{root}/proc/sys/kernel/arch")
-    if own:
-        return own
-    vendor = fields.get("vendor_id") or fields.get("vendor") or ""
-    if fields.get("arch") == "IA-64":
-        return "ia64"
-    if vendor == "IBM/S390":
-        return "s390x"
-    if "flags" in fields:
-        return "x86_64" if "lm" in fields["flags"].split() else "i686"
-    if "CPU implementer" in fields:
-        return "aarch64" if fields.get("CPU architecture") in ("8", "AArch64") else "armv7l"
-    if "loongarch64" in fields.get("ISA", "") or fields.get("CPU Family") == "Loongson-64bit":
-        return "loongarch64"
-    if fields.get("isa", "").startswith("rv"):
-        return "riscv" + fields["isa"][2:4]
-    # The compiler's or the package's name: the builder's name in it may be another machine's.
-    named = re.search(rf"(?<![a-z0-9])({_ARCHES})\b", _read(f"{root}/proc/version") or "")
-    if re.match(r"POWER\d|PPC970|Cell", fields.get("cpu", "")):
-        return named.group(1) if named else "ppc64"
-    if fields.get("type", "").startswith("sun4"):
-        return "sparc64"
-    if "cpu model" in fields and "ASEs implemented" in text:
-        return "mips64" if "mips64" in fields.get("isa", "") else "mips"
-    return named.group(1) if named else None
