@@ -1,5 +1,5 @@
 # `make run` measures this machine and renders the article; `make test` runs the tests,
-# `make test-lab` those that need a host of their own, emulated.
+# `make test-lab` those that need a host of their own, emulated; `make test-lab-all` the long ones too.
 # Both set up what they need: system tools (where permitted) and a virtual environment.
 
 PYTHON  ?= python3
@@ -8,7 +8,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: run test test-lab bench lint notebooks lock clean help
+.PHONY: run test test-lab test-lab-all bench lint notebooks lock clean help
 
 help:  ## list what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/'
@@ -20,10 +20,15 @@ run: $(READY)  ## measure this machine under every binding and render the articl
 
 test: $(READY)  ## lint, every test, and every committed notebook against its committed outputs
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 	$(BIN)/pytest
 	$(BIN)/pytest --nbval-lax -p no:cacheprovider notebooks report/index.ipynb
 
-test-lab: $(READY)  ## boot an emulated host of two nodes, measure everything in it, and end it
+test-lab: $(READY)  ## boot an emulated host of two nodes, prove placements in it, kill it, resume
+	-@scripts/install-lab-tools
+	$(BIN)/pytest -p no:cacheprovider --durations=0 -m "not long" tests/lab
+
+test-lab-all: $(READY)  ## the same, and every experiment in a guest, a fleet of two: half an hour
 	-@scripts/install-lab-tools
 	$(BIN)/pytest -p no:cacheprovider --durations=0 tests/lab
 

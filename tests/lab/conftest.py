@@ -1,13 +1,13 @@
 """A checkout of one's own with hosts that no user has up, and what is missing to boot them."""
 
+import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import lab_processes
 import pytest
+import watching
 
 from numalab.agent.errors import Fault
 
@@ -38,29 +38,67 @@ def checkout(tmp_path_factory):
     return root
 
 
+class Numalab:
+    """numalab in the tests' checkout."""
+
+    def __init__(self, checkout, consoles):
+        self.checkout = checkout
+        self.watched = (consoles, checkout / "runs", checkout / "build")
+        self.environment = {
+            **os.environ,
+            "NUMALAB_HOME": str(checkout),
+            "NUMALAB_RUNS": str(checkout / "runs"),
+            "PYTHONPATH": str(REPOSITORY / "lib"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def command(self, *words):
+        """Return the words that call numalab."""
+        return [sys.executable, "-m", "numalab.cli", *words]
+
+    def __call__(self, *words, status=0):
+        """Call numalab to its end: numalab("lab", "up", "test-one", status=0)."""
+        got, said = watching.run(
+            self.command(*words), self.watched, cwd=self.checkout, env=self.environment
+        )
+        print(said)
+        assert got == status, (words, said)
+        return said
+
+    def guest(self, name):
+        """Return what numalab lab status says of one guest, None where there is none."""
+        guests = json.loads(self("lab", "status", "--json"))
+        return next((guest for guest in guests if guest["name"] == name), None)
+
+    def run_of(self, host, experiment):
+        """Return the one run directory of an experiment on a host."""
+        (folder,) = (self.checkout / "runs" / host).glob(f"*-{experiment}")
+        return folder
+
+    def trials(self, folder):
+        """Return the lines of a run's journal."""
+        return [json.loads(line) for line in (folder / "journal.ndjson").open()]
+
+
 @pytest.fixture(scope="session")
 def numalab(checkout):
-    """Call numalab in the tests' checkout: numalab("lab", "up", "test-one", status=0)."""
-    environment = {
-        **os.environ,
-        "NUMALAB_HOME": str(checkout),
-        "NUMALAB_RUNS": str(checkout / "runs"),
-        "PYTHONPATH": str(REPOSITORY / "lib"),
-    }
+    """Call numalab in the tests' checkout; no guest outlives the tests, however they end."""
+    from numalab.lab import image
 
-    def call(*words, status=0, seconds=900):
-        done = subprocess.run(
-            [sys.executable, "-m", "numalab.cli", *words],
-            cwd=checkout, env=environment, capture_output=True, text=True, timeout=seconds,
-        )  # fmt: skip
-        print(done.stdout, done.stderr, sep="\n")
-        assert done.returncode == status, (words, done.stdout, done.stderr)
-        return done.stdout
+    watching.kill_qemus()  # of a session that was killed by a machine's end
+    reaper, pipe = watching.outlive_by_a_moment()
+    call = Numalab(checkout, image.cache() / "guests")
+    try:
+        yield call
+        call("lab", "down", "test-one", "test-two")
+        assert watching.qemus() == {}
+    finally:
+        os.close(pipe)
+        reaper.wait()
 
-    call.environment = environment
-    yield call
-    subprocess.run(
-        [sys.executable, "-m", "numalab.cli", "lab", "down", "test-one", "test-two"],
-        cwd=checkout, env=environment, check=True,
-    )  # fmt: skip
-    assert lab_processes.qemus() == []
+
+@pytest.fixture(scope="session")
+def guest(numalab):
+    """A guest of two nodes that stays up for the tests that only use it; its name."""
+    numalab("lab", "up", "test-one")
+    return "test-one"

@@ -28,8 +28,10 @@ from . import hosts, image, inventory, qemu, tools
 _ATTEMPTS = 3  # emulated guests crash now and then, soon after their start
 _KVM_SIGN_S = 20.0  # a guest that KVM really runs reaches its init in 2 s
 _SIGN, _READY = "numalab-lab: started", "numalab-lab: ready"
-_BOOT_S, _LOGIN_S = 480.0, 120.0  # on a loaded machine without KVM; a quiet one needs 20
-_HANG_S = 40.0  # a guest that boots is busy
+# A guest that gets nowhere is given up by what it did, not by how long it took: a loaded machine
+# is slow. In CPU seconds of its QEMU: a boot takes 20 to 60, most of them between two lines.
+_SILENT_CPU_S = 900.0  # without a line on its console, or an answer of its ssh server
+_HANG_S = 40.0  # seconds in which a guest neither ran nor waited for a CPU: one that boots is busy
 _CLOCK_OFF_S = 2.0
 
 
@@ -268,10 +270,38 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
     return child
 
 
+class _Patience:
+    """How long to wait for a guest: as long as it gets on, however slow the machine is."""
+
+    def __init__(self, pid: int, home: Path) -> None:
+        self.pid = pid
+        self.home = home
+        self.looked = time.monotonic()
+        self.used = _used(pid)
+        self.lines = -1
+        self.ran_at_line = 0.0
+
+    def lost(self) -> str:
+        """Return why waiting on is no use, else ""."""
+        used = _used(self.pid)
+        if used is None:
+            return ""
+        lines = _console(self.home).count("\n")
+        if lines != self.lines:
+            self.lines, self.ran_at_line = lines, used.ran
+        if used.ran - self.ran_at_line > _SILENT_CPU_S:
+            return f"it ran for {_SILENT_CPU_S:.0f} s of CPU time and said nothing"
+        if time.monotonic() - self.looked > _HANG_S:
+            before, self.looked, self.used = self.used, time.monotonic(), used
+            if before is not None and sum(used) - sum(before) < _HANG_S / 20:
+                return "it hangs: it neither runs nor waits for a CPU"
+        return ""
+
+
 def _wait(child: subprocess.Popen[bytes], home: Path, accelerator: str) -> str:
     """Wait until the guest's ssh server listens; return why it does not, else ""."""
     began = time.monotonic()
-    looked, used = began, _used(child.pid)
+    patience = _Patience(child.pid, home)
     while True:
         said = _console(home)
         if _READY in said:
@@ -281,36 +311,41 @@ def _wait(child: subprocess.Popen[bytes], home: Path, accelerator: str) -> str:
         waited = time.monotonic() - began
         if accelerator == "kvm" and _SIGN not in said and waited > _KVM_SIGN_S:
             return f"no sign of life in {_KVM_SIGN_S:.0f} s"
-        if waited > _BOOT_S:
-            return f"it was not ready in {_BOOT_S:.0f} s"
-        if time.monotonic() - looked > _HANG_S:
-            before, looked, used = used, time.monotonic(), _used(child.pid)
-            if before is not None and used is not None and used - before < _HANG_S / 20:
-                return "it hangs: it neither runs nor waits for a CPU"
+        why = patience.lost()
+        if why:
+            return why
         time.sleep(0.2)
 
 
-def _used(pid: int) -> float | None:
-    """Seconds that a process ran or waited for a CPU, None where the kernel does not say.
+class _Used(NamedTuple):
+    ran: float  # seconds
+    waited: float  # for a CPU
+
+
+def _used(pid: int) -> _Used | None:
+    """Return for how long a process ran and waited for a CPU; None where the kernel does not say.
 
     Source: /proc/<pid>/schedstat in Documentation/scheduler/sched-stats.rst.
     """
-    total = 0
+    ran = waited = 0
     try:
         for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            total += sum(int(word) for word in file.read_text().split()[:2])
+            words = file.read_text().split()
+            ran, waited = ran + int(words[0]), waited + int(words[1])
     except OSError:
         return None
-    return total / 1e9 if total else None
+    return _Used(ran / 1e9, waited / 1e9) if ran else None
 
 
 def _log_in(guest: Guest, child: subprocess.Popen[bytes], home: Path) -> str:
     """Log in once and see that the clock is right; return why that cannot be done, else ""."""
-    deadline = time.monotonic() + _LOGIN_S
-    while time.monotonic() < deadline and child.poll() is None:
+    patience = _Patience(child.pid, home)
+    why = ""
+    while not why and child.poll() is None:
         asked = time.time()
         done = _over_ssh(guest, "date +%s.%N")
         if done.returncode != 0:
+            why = patience.lost()
             time.sleep(0.5)
             continue
         off = float(done.stdout) - (asked + time.time()) / 2
@@ -321,13 +356,14 @@ def _log_in(guest: Guest, child: subprocess.Popen[bytes], home: Path) -> str:
         return "" if done.returncode == 0 else f"its clock cannot be set: {done.stderr.strip()}"
     if child.poll() is not None:
         return f"it ended while it booted: {_last_words(home)}"
-    return f"ssh does not answer: {done.stderr.strip()}"
+    return f"ssh does not answer ({done.stderr.strip()}): {why}"
 
 
 def _must_answer(guest: Guest) -> None:
-    deadline = time.monotonic() + _LOGIN_S
+    assert guest.pid is not None
+    patience = _Patience(guest.pid, folder(guest.name))
     while (done := _over_ssh(guest, "true")).returncode != 0:
-        if time.monotonic() > deadline:
+        if patience.lost():
             raise Fault(
                 f"{guest.name} runs (process {guest.pid}), but ssh does not answer: "
                 f"{done.stderr.strip()}",

@@ -1,29 +1,28 @@
-"""What the kernel counted in the guest of test_lab.py, held against the pages that were placed."""
+"""What the kernel counted in a guest, held against the pages that were placed there."""
 
 import polars as pl
 import pytest
 
-from numalab import store
+from numalab import runs
 
-HOST = "test-one"
 PAGE = 4096
 
 
 @pytest.fixture(scope="module")
-def counted(checkout):
-    """The page-cache experiment's rows by cell and metric: {point: value}."""
-    folders = list((checkout / "runs" / HOST).glob("*-page-cache"))
-    if not folders:
-        pytest.skip("test_lab.py has not measured page-cache in this session")
-    rows = store.derive(folders[0])[0].filter(
+def counted(numalab, guest):
+    """The page-cache experiment's rows by case and metric: {point: value}."""
+    numalab(
+        "run", "page-cache", "--hosts", guest, "-p", "smoke", "--allow-host-changes",
+        "--no-notebook",
+    )  # fmt: skip
+    rows = runs.load(numalab.run_of(guest, "page-cache")).measurements.filter(
         (pl.col("grade") == "verified")
         & pl.col("value").is_not_null()
         & (pl.col("role") != "control")
     )
     found = {}
     for row in rows.iter_rows(named=True):
-        case = row["cell"].partition("/")[2]
-        found.setdefault((case, row["metric"]), {})[row["point"]] = row["value"]
+        found.setdefault((row["case"], row["metric"]), {})[row["point"]] = row["value"]
     return found
 
 
