@@ -2,8 +2,107 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, Mapping
 
-from . import Template
+from . import Template, units
 
-SENTENCES: Dict[str, Template] = {}
+Fields = Mapping[str, Any]
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    """Return settings with their values: "vm.swappiness = 0 or 60, thp.enabled = never"."""
+    return ", ".join(f"{name} = {' or '.join(given)}" for name, given in values.items())
+
+
+def _cores_per_node(fields: Fields) -> str:
+    return "cores per node: " + ", ".join(f"{n} on {node}" for node, n in fields["cores"].items())
+
+
+def _needs_more_room(fields: Fields) -> str:
+    need, room = units.size(fields["need_bytes"]), units.size(fields["room_bytes"])
+    if "instance" in fields:
+        return f"{fields['instance']} needs {need}, its memory is {room} at most"
+    return f"it needs {need}, but {units.listed('node', fields['nodes'])} can hold {room} at most"
+
+
+SENTENCES: Dict[str, Template] = {
+    # why a binding, or a cell of it, is not on this host
+    "binding-impossible": "{binding}: {why}",
+    "cores-of-unknown-group": "which {within} a core belongs to is unknown on this host",
+    "cpus-offline": "all CPUs of node {node} are offline",
+    "cpus-outside-cpuset": "no CPU of node {node} is in this process's cpuset",
+    "left-out": "this run leaves it out (profile {profile})",
+    "memory-outside-cpuset": "the memory of node {node} is outside this process's cpuset",
+    "name-taken": "another cell has this name already, with other CPUs",
+    "no-cpu-for-each-instance": "no node has a CPU for each of {count} instances",
+    "no-distances": "the firmware gives no distances from node {node} to every other",
+    "no-memory-node": "no node has memory that may be used",
+    "no-numactl": "numactl is not installed (apt install numactl, or dnf install numactl)",
+    "no-roomiest-node": "no node has both CPUs and memory that may be used",
+    "no-second-thread": "no core of node {node} has a second usable thread",
+    "no-such-node": "node {node} does not exist",
+    "no-usable-cpus": "the kernel of this host shows no NUMA nodes with CPUs that may be used",
+    "node-without-cpus": "node {node} has no CPUs",
+    "node-without-memory": "node {node} has no memory",
+    "one-memory-node": "only node {node} has memory that may be used, and this needs two",
+    "one-node": "this host has one node, and this needs two",
+    "same-as": "it is the same as {cell} on this host",
+    "settings-absent": lambda fields: f"this kernel has no {' and no '.join(fields['names'])}",
+    "threads-beyond-cpus": "its CPUs have {threads:n hardware thread}",
+    "too-few-cores": "this host has {usable:n usable core}, not {count}",
+    "too-few-cores-within": ("no {within} has {count} usable cores (the largest has {largest})"),
+    "too-few-cpus-for-instances": "{cpus:n CPU} for {count} instances",
+    "too-few-nodes-for-instances": "{nodes:n node} with CPUs and memory for {count} instances",
+    "instance-too-big": _needs_more_room,
+    "node-too-small": _needs_more_room,
+    # what should be known of a cell
+    "compared-as-a-whole": "compared as a whole with {cell}: CPUs and memory policy both differ",
+    "compared-with-nothing": "compared with nothing: no baseline cell matches it",
+    "cores-per-node": _cores_per_node,
+    "cpus-of-the-client": "{taken} of the {all} CPUs of node {node} are the client's",
+    "cpuset-allows-part": (
+        "this process's cpuset allows {usable} of the {all} CPUs of node {node}"
+    ),
+    "equally-far": (
+        "nodes {nodes} are equally {how} from node {node}: node {stands} stands for them"
+    ),
+    "impossible-distance": (
+        "the firmware's distance from node {here} to node {there} ({to}) is no longer than to "
+        "itself ({own}): it cannot be true"
+    ),
+    "may-run-on": "may run on {count:n allowed CPU} ({cpus})",
+    "one-thread-per-core": "one hardware thread per core; memory by first touch",
+    "option-differs": "{option} is {value} here, {its} in {cell}",
+    "page-cache-must-go": (
+        "needs {need_bytes:size}, free is {free_bytes:size}: page cache must make room first"
+    ),
+    "tool-fills-a-node": "the tool fills a node, which can take no equal share then",
+    # what should be known of a plan
+    "baseline-added": "the baseline {cell} was added: others are compared with it",
+    "baseline-not-in-first-case": (
+        "nothing is compared: the baseline is not measured in the first case, {case}"
+    ),
+    "changes-host": lambda fields: (
+        "changes the host while it measures, with --allow-host-changes: "
+        + settings(fields["settings"])
+    ),
+    "host-with-one-memory-node": (
+        "fewer than two nodes have memory that may be used: local and remote memory cannot be "
+        "compared on the same CPUs here"
+    ),
+    "host-with-one-node": (
+        "this host has one NUMA node: remote memory, interleaving and everything else that needs "
+        "a second node cannot be tested here"
+    ),
+    "no-control": "no A/A control: no baseline cell exists on this host",
+    "nothing-to-measure": "nothing of this can be measured on this host, for the reasons below",
+    "too-few-blocks": (
+        "{blocks:n block} can decide nothing, {fewest} are the fewest: results are shown as "
+        "points and no claim is judged"
+    ),
+    # a memory policy, as a plan shows it
+    "memory-bind": "only on {nodes:nodes}",
+    "memory-default": "by first touch",
+    "memory-interleave": "interleaved over {nodes:nodes}",
+    "memory-preferred": "on {nodes:nodes} while it has room",
+}

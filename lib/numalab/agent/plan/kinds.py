@@ -1,0 +1,556 @@
+"""What each binding becomes on a host: one row of KINDS, and what each memory policy must prove.
+
+A *cell* is a CPU set x a memory policy. Everything is resolved within what may be used: online
+CPUs of this process's cpuset (``Cpus_allowed``), nodes that have memory and are in
+``Mems_allowed``. A symbolic binding that a host cannot offer is skipped with the reason; an
+explicit one (a node, a CPU list or a core count that is named) is a Fault.
+
+Memory policies are those of set_mempolicy(2). "default" is first touch: a page is placed on the
+node of the CPU that first writes to it.
+
+A binding with a policy of POLICIES is one row of KINDS (and its resolver, where no other's fits).
+One with a new policy also has a row in POLICIES, the option of numactl(8) in ``Bound.numactl`` of
+the contract, and a sentence "memory-POLICY" in `words.plan`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from .. import cpulist
+from ..contract import (
+    Bound,
+    Cell,
+    CpuExpectation,
+    Expectation,
+    Host,
+    Instance,
+    MemoryExpectation,
+    MemoryPolicy,
+    Reason,
+    reason,
+    to_json,
+)
+from ..errors import Fault
+from . import grammar
+from .grammar import MOST_INSTANCES, ROOMIEST, Binding
+
+_ALIKE = 0.95  # of the most memory: a node's total lacks what firmware and kernel keep
+_SHARE_ON_NODE = 0.98  # of the pages of a memory policy that admits only these nodes
+_SHARE_POINTS = 5.0  # how far a node's share may be from an equal one under interleaving
+
+
+class Policy(NamedTuple):
+    """A memory policy: what its proof expects on its nodes, and what room nodes have for it."""
+
+    expects: Callable[[str], MemoryExpectation]
+    own_nodes: bool  # its pages never leave its nodes
+    room: Callable[[Sequence[int]], int] = sum  # from the bytes that each of its nodes can hold
+
+
+def _recorded(nodes: str) -> MemoryExpectation:
+    return MemoryExpectation("outcome")
+
+
+def _within(nodes: str) -> MemoryExpectation:
+    return MemoryExpectation("required", "within", nodes, at_least=_SHARE_ON_NODE)
+
+
+def _equal_shares(nodes: str) -> MemoryExpectation:  # by pages, whatever the sizes of the nodes
+    return MemoryExpectation("required", "shares", nodes, within_points=_SHARE_POINTS)
+
+
+POLICIES: Dict[str, Policy] = {
+    "default": Policy(_recorded, own_nodes=False),
+    "preferred": Policy(_recorded, own_nodes=False),
+    "bind": Policy(_within, own_nodes=True),
+    # Interleaving has room until its fullest node is full.
+    "interleave": Policy(_equal_shares, own_nodes=True, room=lambda b: len(b) * min(b)),
+}
+
+
+class Found(NamedTuple):
+    """The cells of one binding, and what of it is skipped: its name there, and why."""
+
+    cells: List[Cell]
+    skipped: List[Tuple[str, Reason]]
+
+
+Resolver = Callable[[Host, Binding, Sequence[Cell]], Found]
+
+
+class Kind(NamedTuple):
+    """How a binding is asked for and what it becomes.
+
+    ``form`` reads its argument; ``resolve`` gets the host, the binding and the baseline's cells.
+    """
+
+    form: Callable[[str, Any], grammar.Argument]
+    resolve: Resolver
+    per_node: bool = False  # each of its cells has the CPUs of one node
+    needs_argument: bool = False
+
+
+def of_node(cell: Cell) -> Optional[int]:
+    """Return the node whose CPUs a cell of a per-node binding has, else None."""
+    if not KINDS[cell.binding].per_node or cell.cpus is None:
+        return None
+    return int(cell.cpu_nodes) if cell.cpu_nodes.isdecimal() else None
+
+
+def any_cpus(host: Host) -> str:
+    """Return the CPUs of what is not bound: those that may be used, and those of a client."""
+    client = (host.client.cpus if host.client else None) or ""
+    return cpulist.format([*host.usable, *cpulist.parse(client)])
+
+
+# --- a cell -----------------------------------------------------------------------------------
+
+
+def bound(
+    host: Host, cpus: Optional[Sequence[int]], policy: str, memory_nodes: Optional[Sequence[int]]
+) -> Bound:
+    """Return CPUs (None: no CPU policy) and a memory policy with what they must prove."""
+    listed = None if cpus is None else cpulist.format(cpus)
+    nodes = None if memory_nodes is None else cpulist.format(memory_nodes)
+    where = CpuExpectation("outcome") if listed is None else CpuExpectation("required", listed)
+    return Bound(
+        cpus=listed,
+        cpu_nodes=cpulist.format(host.nodes_of(host.usable if cpus is None else cpus)),
+        memory=MemoryPolicy(policy, nodes),
+        expects=Expectation(POLICIES[policy].expects(nodes or ""), where),
+    )
+
+
+def _cell(
+    host: Host,
+    binding: Binding,
+    suffix: str,
+    label: str,
+    cpus: Optional[Sequence[int]],
+    policy: str = "default",
+    memory_nodes: Optional[Sequence[int]] = None,
+    **more: Any,
+) -> Cell:
+    """Return a cell without options, named by its binding and a suffix."""
+    made = bound(host, cpus, policy, memory_nodes)
+    distance = None
+    if memory_nodes is not None and len(memory_nodes) == 1 and made.cpu_nodes.isdecimal():
+        distance = host.distance(int(made.cpu_nodes), memory_nodes[0])
+    return Cell(
+        **vars(made),
+        id=f"{binding.name}:{suffix}" if suffix else binding.name,
+        binding=binding.name,
+        label=label,
+        cpu_order=None if cpus is None else _in_order(host.order(cpus)),
+        threads=len(host.usable if cpus is None else cpus),
+        distance=distance,
+        **more,
+    )
+
+
+def _in_order(numbers: Sequence[int]) -> str:
+    """Return numbers in list format without sorting them: 0,2,4 then 1,3,5 stays so."""
+    parts: List[List[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+# --- what may be used -------------------------------------------------------------------------
+
+
+def roomiest(host: Host) -> Optional[int]:
+    """Return the node with usable CPUs and the most memory, None where there is none.
+
+    Of nodes within 5 % of the most it is the first: the kernel keeps a little of each.
+    """
+    sizes = {n: host.node[n].memory_bytes or 0 for n in host.memory_nodes if n in host.cpus_of}
+    most = max(sizes.values(), default=0)
+    return next((n for n, size in sizes.items() if size >= _ALIKE * most), None)
+
+
+def _why_no_cpus(host: Host, node: int) -> Optional[Reason]:
+    if node not in host.node:
+        return reason("no-such-node", node=node)
+    if node in host.cpus_of:
+        return None
+    its = [cpu for cpu in host.cpus if cpu.node == node]
+    if not its:
+        return reason("node-without-cpus", node=node)
+    online = any(cpu.online for cpu in its)
+    return reason("cpus-outside-cpuset" if online else "cpus-offline", node=node)
+
+
+def _why_no_memory(host: Host, node: int) -> Optional[Reason]:
+    if node not in host.node:
+        return reason("no-such-node", node=node)
+    if host.node[node].memory_bytes == 0:
+        return reason("node-without-memory", node=node)
+    if not host.node[node].allowed_memory:
+        return reason("memory-outside-cpuset", node=node)
+    return None
+
+
+def _why_one_memory_node(host: Host) -> Reason:
+    if len(host.nodes) == 1:
+        return reason("one-node")
+    if len(host.memory_nodes) == 1:
+        return reason("one-memory-node", node=host.memory_nodes[0])
+    return reason("no-memory-node")
+
+
+def refuse(host: Host, binding: Binding, why: Reason) -> Fault:
+    """Return the fault of an explicit binding that this host cannot meet."""
+    return Fault(
+        reason("binding-impossible", binding=binding.text, why=to_json(why)),
+        f"this host has nodes {cpulist.format(host.node) or 'none'}; with usable CPUs: "
+        f"{cpulist.format(host.cpus_of) or 'none'}; with usable memory: "
+        f"{cpulist.format(host.memory_nodes) or 'none'}",
+    )
+
+
+def _limits(host: Host, node: int) -> Tuple[Reason, ...]:
+    """Say why a cell of a node has not all CPUs of it."""
+    every = [cpu.number for cpu in host.cpus if cpu.node == node and cpu.online]
+    usable = host.cpus_of.get(node, [])
+    its = set(cpulist.parse((host.client.cpus if host.client else None) or "")) & set(every)
+    if its:
+        return (reason("cpus-of-the-client", taken=len(its), all=len(every), node=node),)
+    if len(usable) < len(every):
+        return (reason("cpuset-allows-part", usable=len(usable), all=len(every), node=node),)
+    return ()
+
+
+def _nodes_meant(host: Host, binding: Binding) -> List[int]:
+    """Return the nodes that a binding names, every node without an argument."""
+    if binding.argument is None:
+        return sorted(host.node)
+    if binding.argument == ROOMIEST:
+        node = roomiest(host)
+        return [] if node is None else [node]
+    for node in binding.argument:
+        if node not in host.node:
+            raise refuse(host, binding, reason("no-such-node", node=node))
+    return list(binding.argument)
+
+
+# --- resolvers --------------------------------------------------------------------------------
+
+
+def _unbound(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    usable = any_cpus(host)
+    note = reason("may-run-on", cpus=usable, count=len(cpulist.parse(usable)))
+    return Found([_cell(host, binding, "", "unbound", None, notes=(note,))], [])
+
+
+def _on_nodes(
+    host: Host,
+    binding: Binding,
+    baselines: Sequence[Cell],
+    policy: str,
+    thread: Optional[int] = None,
+    label: str = "",
+) -> Found:
+    """CPUs of a node, memory by a policy on it; ``thread`` takes one hardware thread per core."""
+    cells: List[Cell] = []
+    skipped: List[Tuple[str, Reason]] = []
+    if binding.argument == ROOMIEST and roomiest(host) is None:
+        return Found([], [(binding.text, reason("no-roomiest-node"))])
+    for node in _nodes_meant(host, binding):
+        why = _why_no_cpus(host, node)
+        if policy != "default":
+            why = why or _why_no_memory(host, node)
+        if why:
+            if binding.argument is not None:
+                raise refuse(host, binding, why)
+            skipped.append((f"{binding.name}:{node}", why))
+            continue
+        cpus = host.cpus_of[node]
+        if thread is not None:
+            cpus = [core[thread] for core in host.cores_of(cpus) if len(core) > thread]
+        if not cpus:
+            skipped.append((f"{binding.name}:{node}", reason("no-second-thread", node=node)))
+            continue
+        memory = None if policy == "default" else [node]
+        title = f"{label or binding.name} {node}"
+        notes = _limits(host, node)
+        cells.append(_cell(host, binding, str(node), title, cpus, policy, memory, notes=notes))
+    return Found(cells, skipped)
+
+
+def _remote(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    argument = binding.argument
+    if isinstance(argument, tuple):
+        why = _why_no_cpus(host, argument[0]) or _why_no_memory(host, argument[1])
+        if why:
+            raise refuse(host, binding, why)
+        return Found([_pair(host, binding, *argument)], [])
+    pairs: List[Tuple[int, int]] = []
+    skipped: List[Tuple[str, Reason]] = []
+    for here in host.cpus_of:
+        others = [n for n in host.memory_nodes if n != here]
+        ranks = _ranks(host, here)
+        if argument is None:
+            pairs += [(here, there) for there in others]
+        elif argument == ROOMIEST:  # from there to the farthest, else to any
+            if here == roomiest(host) and others:
+                pairs.append((here, ranks.get("farthest", others)[0]))
+        elif argument in ranks:
+            pairs.append((here, ranks[argument][0]))
+        elif others:
+            skipped.append((binding.text, reason("no-distances", node=here)))
+    if not pairs and not skipped:
+        skipped.append((binding.text, _why_one_memory_node(host)))
+    return Found([_pair(host, binding, here, there) for here, there in pairs], skipped)
+
+
+def _ranks(host: Host, here: int) -> Dict[str, List[int]]:
+    """Return the remote memory nodes that are nearest to and farthest from a node.
+
+    Each list is ascending: its first node stands for the rest. Empty where a distance is
+    unknown; a single remote node is both without any distance.
+    """
+    others = [n for n in host.memory_nodes if n != here]
+    if len(others) == 1:
+        return {"nearest": others, "farthest": others}
+    known = {n: host.distance(here, n) for n in others}
+    distances = [d for d in known.values() if d is not None]
+    if not others or len(distances) < len(others):
+        return {}
+    return {
+        rank: [n for n in others if known[n] == end]
+        for rank, end in (("nearest", min(distances)), ("farthest", max(distances)))
+    }
+
+
+def _pair(host: Host, binding: Binding, here: int, there: int) -> Cell:
+    notes = list(_limits(host, here))
+    rank: List[str] = []
+    for name, nodes in _ranks(host, here).items():
+        if nodes[0] != there:
+            continue
+        rank.append(name)
+        if len(nodes) > 1:
+            how = {"nearest": "near", "farthest": "far"}[name]
+            alike = cpulist.format(nodes)
+            notes.append(reason("equally-far", nodes=alike, how=how, node=here, stands=there))
+    own, other = host.distance(here, here), host.distance(here, there)
+    if own is not None and other is not None and other <= own:
+        notes.append(reason("impossible-distance", here=here, there=there, to=other, own=own))
+    suffix, label = f"{here}-{there}", f"remote {here}→{there}"
+    cpus = host.cpus_of[here]
+    return _cell(
+        host, binding, suffix, label, cpus, "bind", [there], rank=tuple(rank), notes=tuple(notes)
+    )
+
+
+def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    if len(host.memory_nodes) < 2:
+        return Found([], [(binding.text, _why_one_memory_node(host))])
+    if binding.argument == ROOMIEST and roomiest(host) is None:
+        return Found([], [(binding.text, reason("no-roomiest-node"))])
+
+    def cell(where: str, cpus: Optional[List[int]]) -> Cell:
+        label = f"interleave {where}"
+        return _cell(host, binding, where, label, cpus, "interleave", host.memory_nodes)
+
+    if binding.argument == "all":
+        return Found([cell("all", None)], [])
+    if binding.argument is None and baselines:  # on the CPUs of what it is compared with
+        cells = []
+        for base in baselines:
+            node = of_node(base)
+            where = base.id if node is None else str(node)
+            numbers = None if base.cpus is None else cpulist.parse(base.cpus)
+            cells.append(cell("all" if base.binding == "unbound" else where, numbers))
+        return Found(cells, [])
+    found = Found([], [])
+    for node in _nodes_meant(host, binding):
+        why = _why_no_cpus(host, node)
+        if why and binding.argument is not None:
+            raise refuse(host, binding, why)
+        if why:
+            found.skipped.append((f"{binding.name}:{node}", why))
+        else:
+            found.cells.append(cell(str(node), host.cpus_of[node]))
+    return found
+
+
+def _cores(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    asked, within = binding.argument
+    cores_of = {node: [c[0] for c in host.cores_of(cpus)] for node, cpus in host.cpus_of.items()}
+    total = sum(map(len, cores_of.values()))
+    node = min(map(len, cores_of.values()))
+    wanted = {
+        "node": [node],
+        "node-cpus": [min(map(len, host.cpus_of.values()))],
+        "doubling": sorted({2**n for n in range(total.bit_length())} | {node, total}),
+        "few": sorted({1, max(1, node // 2), node, total}),
+    }.get(asked, [asked])
+    if asked == wanted[0] and asked > total:
+        raise Fault(
+            reason("binding-impossible", binding=binding.text,
+                   why=to_json(reason("too-few-cores", usable=total, count=asked))),
+            "ask for fewer, or for count: node",
+        )  # fmt: skip
+    found = Found([], [])
+    for count in wanted:
+        taken = _take_cores(host, cores_of, count, within)
+        if isinstance(taken, Reason):
+            # The name of a series would hide which of its numbers are meant.
+            what = binding.text if len(wanted) == 1 else f"{binding.name}:{count}-{within}"
+            found.skipped.append((what, taken))
+            continue
+        cpus = [number for numbers in taken.values() for number in numbers]
+        notes = [reason("one-thread-per-core")]
+        if len(taken) > 1:
+            notes.append(reason("cores-per-node", cores={str(n): len(c) for n, c in taken.items()}))
+        where = {"node": "one node", "socket": "one socket"}.get(within, within)
+        label = f"{count} core{'' if count == 1 else 's'}, {where}"
+        found.cells.append(
+            _cell(
+                host, binding, f"{count}-{within}", label, cpus, layout=within, notes=tuple(notes)
+            )
+        )
+    return found
+
+
+def _take_cores(host: Host, cores_of: Dict[int, List[int]], count: int, within: str) -> Any:
+    """Return the first threads of ``count`` cores by node, or the Reason why there are none."""
+    packages: Dict[Any, List[int]] = {}
+    for node, numbers in sorted(cores_of.items()):
+        packages.setdefault(host.cpu[numbers[0]].package, []).append(node)
+    # A node with memory of its own is the better one to pack on: memory is by first touch.
+    order = sorted(cores_of, key=lambda n: (n not in host.memory_nodes, n))
+    groups = {
+        "node": [[node] for node in order],
+        "socket": [nodes for package, nodes in packages.items() if package is not None],
+        "packed": [order],
+        "spread": [sorted(cores_of)],
+    }[within]
+    sizes = [sum(len(cores_of[n]) for n in nodes) for nodes in groups]
+    for nodes, size in zip(groups, sizes):
+        if size >= count:
+            take = _one_after_the_other if within == "packed" else _evenly
+            return take({n: cores_of[n] for n in nodes}, count)
+    if not groups:
+        return reason("cores-of-unknown-group", within=within)
+    if within in ("packed", "spread"):
+        return reason("too-few-cores", usable=sizes[0], count=count)
+    return reason("too-few-cores-within", within=within, count=count, largest=max(sizes))
+
+
+def _evenly(available: Dict[int, List[int]], count: int) -> Dict[int, List[int]]:
+    """Take ``count`` cores in rounds, one from each node that has one left."""
+    rounds = sorted(
+        (depth, place, node)
+        for place, (node, numbers) in enumerate(available.items())
+        for depth in range(len(numbers))
+    )
+    taken: Dict[int, List[int]] = {}
+    for depth, _, node in rounds[:count]:
+        taken.setdefault(node, []).append(available[node][depth])
+    return taken
+
+
+def _one_after_the_other(available: Dict[int, List[int]], count: int) -> Dict[int, List[int]]:
+    """Take ``count`` cores, all of a node before the first of the next."""
+    taken: Dict[int, List[int]] = {}
+    for node, numbers in available.items():
+        if count > 0:
+            taken[node] = numbers[:count]
+            count -= len(numbers)
+    return taken
+
+
+_LAYOUTS = {
+    "ranges": "ranges of CPUs",
+    "nodes": "one per node",
+    "spread": "each over all nodes",
+    "unbound": "unbound",
+}
+
+
+def _instances(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    """Return one cell of several instances, each with CPUs and a memory policy of its own.
+
+    The cell's own ``cpus`` are what they have together. ``ranges`` cuts the CPUs by their
+    numbers, ``nodes`` gives each a node with its memory, ``spread`` a part of every node.
+    """
+    asked, over = binding.argument
+    whole = [n for n in host.cpus_of if n in host.memory_nodes]
+    count = max(2, min(len(whole), MOST_INSTANCES)) if asked == "few" else asked
+    numbers = sorted(host.usable)
+    if over == "nodes" and len(whole) < count:
+        why = reason("too-few-nodes-for-instances", nodes=len(whole), count=count)
+        return Found([], [(binding.text, why)])
+    if len(numbers) < count:
+        why = reason("too-few-cpus-for-instances", cpus=len(numbers), count=count)
+        return Found([], [(binding.text, why)])
+    seats: List[Bound] = []
+    for n in range(count):
+        node = whole[n * len(whole) // count] if over == "nodes" else None
+        cpus: Optional[List[int]] = {
+            "ranges": numbers[n * len(numbers) // count : (n + 1) * len(numbers) // count],
+            "nodes": host.cpus_of.get(node, []) if node is not None else [],
+            "spread": sorted(c for cpus in host.cpus_of.values() for c in cpus[n::count]),
+            "unbound": None,
+        }[over]
+        if cpus == []:
+            return Found([], [(binding.text, reason("no-cpu-for-each-instance", count=count))])
+        policy, memory = ("default", None) if node is None else ("bind", [node])
+        seats.append(bound(host, cpus, policy, memory))
+    together = sorted({cpu for seat in seats for cpu in cpulist.parse(seat.cpus or "")}) or None
+    label = f"{count} instances, {_LAYOUTS[over]}"
+    each = tuple(Instance(**vars(s), name=f"instance {n}") for n, s in enumerate(seats, 1))
+    return Found([_cell(host, binding, over, label, together, layout=over, instances=each)], [])
+
+
+def _explicit(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    cpus, mem = binding.argument
+    numbers = cpulist.parse(cpus)
+    if not host.nodes:
+        raise Fault("the kernel of this host shows no NUMA nodes: numactl cannot bind")
+    for what, bad in (
+        ("do not exist on this host", [n for n in numbers if n not in host.cpu]),
+        ("are offline", [n for n in numbers if n in host.cpu and not host.cpu[n].online]),
+        ("are outside this process's cpuset", [n for n in numbers if n not in host.usable]),
+    ):
+        if bad:
+            raise Fault(
+                f"cpus: {cpus}: CPUs {cpulist.format(bad)} {what}",
+                f"CPUs that may be used: {cpulist.format(host.usable) or 'none'}",
+            )
+    nodes = None if mem is None else cpulist.parse(mem)
+    for node in nodes or []:
+        why = _why_no_memory(host, node)
+        if why:
+            raise refuse(host, binding, why)
+    label = f"CPUs {cpus}" + ("" if mem is None else f", memory {mem}")
+    policy = "default" if nodes is None else "bind"
+    suffix = binding.text.partition(":")[2]
+    return Found([_cell(host, binding, suffix, label, numbers, policy, nodes)], [])
+
+
+def _node_kind(policy: str, **more: Any) -> Kind:
+    return Kind(grammar.nodes, functools.partial(_on_nodes, policy=policy, **more), per_node=True)
+
+
+KINDS: Dict[str, Kind] = {
+    "unbound": Kind(grammar.nothing, _unbound),
+    "local": _node_kind("bind"),
+    "interleave": Kind(grammar.nodes_or_all, _interleave, per_node=True),
+    "preferred": _node_kind("preferred"),
+    "cpus-only": _node_kind("default", label="CPUs only"),
+    "one-thread-per-core": _node_kind("bind", thread=0),
+    "smt-siblings": _node_kind("bind", thread=1),
+    "remote": Kind(grammar.pair, _remote, per_node=True),
+    "cores": Kind(grammar.cores, _cores, needs_argument=True),
+    "cpus": Kind(grammar.cpu_list, _explicit, needs_argument=True),
+    "instances": Kind(grammar.instances, _instances, needs_argument=True),
+}

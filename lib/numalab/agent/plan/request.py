@@ -1,0 +1,91 @@
+"""Whether a request makes sense, beyond the types of its fields."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Mapping, Set, Tuple
+
+from ..contract import SCHEMA, CaseRequest, Request, SweepRequest
+from ..errors import Fault
+from ..trial import settings
+from .kinds import KINDS
+from .resolve import NAMES, parse
+
+_CASE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
+
+
+def check(request: Request) -> Request:
+    """Return a request whose tool and cases have all names; Fault says what is wrong first."""
+    if request.schema != SCHEMA:
+        raise Fault(
+            f"the request has schema {request.schema}, this agent knows {SCHEMA}",
+            "use the same version of numalab on both sides",
+        )
+    if not request.bindings:
+        raise Fault("the request names no bindings: there is nothing to measure",
+                    f"known: {', '.join(NAMES)}")  # fmt: skip
+    if request.blocks < 1:
+        raise Fault(f"blocks is {request.blocks}, but must be 1 or more", "6 or more decide")
+    limit = request.time_limit_s
+    if limit is not None and limit <= 0:
+        raise Fault(f"time_limit_s is {limit}, but must be above 0", "leave it out for no limit")
+    if request.collectors and request.collectors.interval_s <= 0:
+        raise Fault(f"collectors: interval_s is {request.collectors.interval_s}, but must be above "
+                    "0", "the usual one is 1.0")  # fmt: skip
+    for name, measure in request.measure.items():
+        if measure.better not in ("higher", "lower"):
+            raise Fault(f"measure.{name}.better is {measure.better!r}", "write higher or lower")
+    _check_changes(request.changes, "changes")
+    if request.cases and request.sweep:
+        raise Fault("the request has cases and a sweep", "write the sweep's values as cases")
+    names = {parse(binding).name for binding in request.bindings}
+    base = request.baseline
+    bare = isinstance(base, str) and base in KINDS and KINDS[base].needs_argument
+    if base is not None and not bare:
+        names.add(parse(base).name)
+    for sweep in request.sweep:
+        _check_sweep(sweep, names)
+    for name in request.names:
+        parse(name)
+    tool = request.tool
+    return replace(
+        request,
+        tool=replace(tool, prefer=tool.prefer or (tool.name,)),
+        cases=_checked_cases(request.cases),
+    )
+
+
+def _check_sweep(sweep: SweepRequest, names: Set[str]) -> None:
+    for value in sweep.values:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise Fault(f"sweep: {value!r} is not a value", "write numbers or words")
+    for asked in map(parse, sweep.bindings):
+        if asked.name not in names:
+            raise Fault(f"sweep: {asked.text} is not among the bindings", "add it to bindings")
+
+
+def _check_changes(changes: Mapping[str, str], where: str) -> None:
+    for name in changes:
+        try:
+            settings.path_of(name.rstrip("?"))
+        except Fault as fault:
+            raise Fault(f"{where}: {fault.what}", fault.hint) from None
+
+
+def _checked_cases(given: Tuple[CaseRequest, ...]) -> Tuple[CaseRequest, ...]:
+    cases = tuple(replace(case, says=case.says or case.name) for case in given)
+    for number, case in enumerate(cases):
+        if not _CASE_NAME.match(case.name) or case.name == "control":
+            raise Fault(
+                f"{case.name!r} cannot name a case",
+                "use small letters, digits and _ . + -; control is the A/A control's",
+            )
+        for other in cases[:number]:
+            for key, one, its in (("name", case.name, other.name), ("says", case.says, other.says)):
+                if one == its:
+                    raise Fault(f"two cases have the {key} {one!r}", "each needs its own")
+        _check_changes(case.changes, f"case {case.name}: changes")
+        for binding in case.bindings or ():
+            parse(binding)
+    return cases

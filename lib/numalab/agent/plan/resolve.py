@@ -1,0 +1,264 @@
+"""Bindings become cells on a host, each linked to the baseline's cell that it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from .. import cpulist
+from ..contract import BASELINE, CONTROL, Bound, Cell, Host, Reason, Skip, reason
+from ..errors import Fault
+from . import grammar, kinds
+from .grammar import Binding
+from .kinds import KINDS, any_cpus
+
+__all__ = [
+    "Resolved", "any_cpus", "control", "first_touch_nodes", "key", "link", "parse", "resolve",
+    "room_bytes", "thread_count", "usable_cpus",
+]  # fmt: skip
+
+NAMES = tuple(KINDS)
+
+
+def parse(asked: Any) -> Binding:
+    """Return what a binding of an experiment file or a command line means.
+
+    ``"local"``, ``{"local": "roomiest"}``, ``{"remote": "0->1"}``,
+    ``{"cores": {"count": 8, "within": "node"}}``, ``{"cpus": "0-31", "mem": "0"}``; the id of a
+    cell is a binding too (``"remote:0-1"``, ``"cores:8-spread"``, ``"cpus:0-31,mem=0"``). Raises
+    Fault for what is none of these.
+    """
+    name, given = grammar.split(asked, NAMES)
+    kind = KINDS[name]
+    if given is None and not kind.needs_argument:
+        return Binding(name, None, name)
+    argument, spelt = kind.form(name, given)
+    return Binding(name, argument, f"{name}:{spelt}" if spelt else name)
+
+
+Key = Tuple[Any, ...]
+
+
+def key(cell: Cell) -> Key:
+    """Return what tells the bindings of two cells apart; cases and swept values share one."""
+    seats = tuple((one.cpus, one.memory) for one in cell.instances)
+    return (cell.cpus, cell.memory, seats)
+
+
+@dataclass
+class Resolved:
+    """What bindings became: the cells in the order of the bindings, the skips, the warnings.
+
+    ``keys`` holds the cells of every binding by its spelling, ``reasons`` the first reason for
+    which something of it was skipped.
+    """
+
+    cells: List[Cell] = field(default_factory=list)
+    skipped: List[Skip] = field(default_factory=list)
+    warnings: List[Reason] = field(default_factory=list)
+    keys: Dict[str, List[Key]] = field(default_factory=dict)
+    reasons: Dict[str, Reason] = field(default_factory=dict)
+
+
+def resolve(
+    bindings: Sequence[Any], host: Host, baseline: Any = None, names: Iterable[Any] = ()
+) -> Resolved:
+    """Return the cells of bindings on a host, without options, and what is skipped.
+
+    Nodes ascend within a binding. ``baseline`` is one of the bindings (or a bare name of some of
+    them; of those that need an argument the first); one that is not among them is added for those
+    cells that are compared with it. Cells that are alike on this host are kept once. ``names``
+    are further bindings, which become no cells: ``keys`` and ``reasons`` say what they are here.
+
+    Raises Fault for an unknown binding and for an explicit request that the host cannot meet.
+    """
+    wanted = list({b.text: b for b in map(parse, bindings)}.values())
+    asked = {b.text for b in wanted}
+    base = _baseline_bindings(wanted, baseline)
+    wanted = [b for b in base if b.text not in asked] + wanted
+    in_base = {b.text for b in base}
+    made = Resolved()
+    kept: Dict[Key, Cell] = {}
+    ids: Dict[str, Key] = {}
+    for binding in sorted(wanted, key=lambda b: b.text not in in_base):
+        baselines = [cell for cell in kept.values() if cell.role == BASELINE]
+        found = _resolve_one(host, binding, baselines)
+        _note_skips(made, binding, found.skipped)
+        made.keys[binding.text] = [key(cell) for cell in found.cells]
+        for cell in found.cells:
+            same = kept.get(key(cell))
+            if same is None and ids.setdefault(cell.id, key(cell)) != key(cell):
+                made.skipped.append(Skip(cell.binding, cell.id, reason("name-taken")))
+            elif same is None:
+                role = BASELINE if binding.text in in_base else cell.role
+                kept[key(cell)] = replace(cell, role=role)
+            elif same.id == cell.id:
+                more = tuple(note for note in cell.notes if note not in same.notes)
+                kept[key(cell)] = replace(same, notes=same.notes + more)
+            else:
+                why = reason("same-as", cell=same.id)
+                made.skipped.append(Skip(cell.binding, cell.id, why))
+    _keep_in_order(made, wanted, asked, kept)
+    if isinstance(baseline, str):  # also a bare name that no binding has by itself
+        made.keys.setdefault(baseline, [k for b in base for k in made.keys[b.text]])
+    for name in names:
+        _look_up(made, host, name, [cell for cell in made.cells if cell.role == BASELINE])
+    return made
+
+
+def _note_skips(made: Resolved, binding: Binding, skipped: List[Tuple[str, Reason]]) -> None:
+    for cell, why in skipped:
+        made.skipped.append(Skip(binding.name, cell, why))
+        made.reasons.setdefault(binding.text, why)
+
+
+def _keep_in_order(
+    made: Resolved, wanted: List[Binding], asked: Iterable[str], kept: Dict[Key, Cell]
+) -> None:
+    """Fill in the cells as the bindings were asked for; of an added baseline those needed."""
+    in_order = [k for b in wanted for k in made.keys[b.text] if k in kept]
+    listed = {k for text in asked for k in made.keys[text]}
+    linked = link([kept[k] for k in dict.fromkeys(in_order)])
+    needed = {cell.baseline for cell in linked}
+    made.cells = [c for c in linked if key(c) in listed or c.id in needed]
+    made.warnings += [
+        reason("baseline-added", cell=cell.id) for cell in made.cells if key(cell) not in listed
+    ]
+
+
+def _look_up(made: Resolved, host: Host, name: Any, baselines: Sequence[Cell]) -> None:
+    """Note what a binding that is not measured for its own sake is on this host."""
+    binding = parse(name)
+    if binding.text in made.keys:
+        return
+    try:
+        found = _resolve_one(host, binding, baselines)
+    except Fault as fault:
+        made.keys[binding.text] = []
+        made.reasons[binding.text] = fault.reason
+        return
+    made.keys[binding.text] = [key(cell) for cell in found.cells]
+    for _, why in found.skipped[:1]:
+        made.reasons[binding.text] = why
+
+
+def _resolve_one(host: Host, binding: Binding, baselines: Sequence[Cell]) -> kinds.Found:
+    if host.cpus_of or binding.name in ("unbound", "cpus", "instances"):
+        return KINDS[binding.name].resolve(host, binding, baselines)
+    why = reason("no-usable-cpus")
+    if KINDS[binding.name].per_node and isinstance(binding.argument, tuple):  # nodes are named
+        raise kinds.refuse(host, binding, why)
+    return kinds.Found([], [(binding.text, why)])
+
+
+def _baseline_bindings(wanted: List[Binding], baseline: Any) -> List[Binding]:
+    """Return the bindings that are the baseline: of ``wanted``, or one that is not among them."""
+    if baseline is None:
+        return []
+    if isinstance(baseline, str) and baseline in KINDS and KINDS[baseline].needs_argument:
+        listed = [b for b in wanted if b.name == baseline][:1]
+        if not listed:
+            raise Fault(f"the baseline {baseline} is not among the bindings", "add it to them")
+        return listed
+    base = parse(baseline)
+    if all(b.text != base.text for b in wanted) and base.argument is None:
+        return [b for b in wanted if b.name == base.name] or [base]
+    return [base]
+
+
+# --- comparisons ------------------------------------------------------------------------------
+
+
+def link(cells: Sequence[Cell]) -> List[Cell]:
+    """Return the cells, each with the id of the baseline's cell that it is compared with, or None.
+
+    That is the baseline of its own CPU node; of several, and for a cell that has no CPU node of
+    its own, the one of the same CPUs, else of the same memory policy, else the first.
+    """
+    baselines = [cell for cell in cells if cell.role == BASELINE]
+    linked = []
+    for cell in cells:
+        node = kinds.of_node(cell)
+        best = max(
+            (b for b in baselines if node is None or kinds.of_node(b) in (node, None)),
+            key=lambda b: (b.cpus == cell.cpus, b.memory == cell.memory),
+            default=None,
+        )
+        of = best.id if best and cell.role != BASELINE else None
+        linked.append(replace(cell, baseline=of))
+    return linked
+
+
+def control(cells: Sequence[Cell]) -> Optional[Cell]:
+    """Return the A/A control: the first baseline cell under a second name, or None."""
+    for cell in cells:
+        if cell.role == BASELINE:
+            return replace(
+                cell,
+                id=f"{cell.id}/control",
+                label=f"{cell.label} (A/A control)",
+                role=CONTROL,
+                baseline=cell.id,
+            )
+    return None
+
+
+# --- what a driver or a trial asks about a cell -----------------------------------------------
+
+
+def thread_count(value: Any, host: Host, cpus: str) -> int:
+    """Return a number of threads for a CPU list: a number, or a word that depends on it.
+
+    ``all`` is one thread on each hardware thread of the list, ``cores`` one on each core,
+    ``half`` half of ``all`` (at least 1). Raises Fault for anything else.
+    """
+    numbers = cpulist.parse(cpus)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    if value == "all":
+        return len(numbers)
+    if value == "half":
+        return max(1, len(numbers) // 2)
+    if value == "cores":
+        return len(host.cores_of(numbers))
+    raise Fault(
+        f"threads: {value!r} is not a number of threads",
+        grammar.suggestion(str(value), ("all", "half", "cores")) + ", or a number from 1",
+    )
+
+
+def usable_cpus(host: Host) -> str:
+    """Return the list of online CPUs that this process may use."""
+    return cpulist.format(host.usable)
+
+
+def first_touch_nodes(host: Host, cell: Bound) -> str:
+    """Return the nodes where a cell's pages are meant to be, also where none are required.
+
+    Those of its policy; without one the memory nodes of its CPUs, else all that may be used.
+    """
+    if cell.memory.nodes is not None:
+        return cell.memory.nodes
+    own = [n for n in cpulist.parse(cell.cpu_nodes) if n in host.memory_nodes]
+    return cpulist.format(own or host.memory_nodes)
+
+
+def room_bytes(host: Host, cell: Bound) -> Tuple[Optional[int], Optional[int]]:
+    """Return (bytes free at once, bytes after page cache is dropped) for a cell's policy.
+
+    A policy that only prefers may use every allowed node. Where one node holds all memory of the
+    host, MemAvailable of /proc/meminfo is the authority. None where it is unknown.
+    """
+    with_memory = [node for node in host.nodes if node.memory_bytes != 0]
+    if len(with_memory) <= 1 and host.available_bytes is not None:
+        return host.available_bytes, host.available_bytes
+    policy = kinds.POLICIES[cell.memory.policy]
+    numbers = cpulist.parse(cell.memory.nodes or "") if policy.own_nodes else host.memory_nodes
+    nodes = [host.node[n] for n in numbers]
+    free = [node.free_bytes for node in nodes if node.free_bytes is not None]
+    cache = [node.page_cache_bytes for node in nodes if node.page_cache_bytes is not None]
+    if not nodes or len(free) < len(nodes):
+        return None, None
+    if len(cache) < len(nodes):
+        return policy.room(free), None
+    return policy.room(free), policy.room([f + c for f, c in zip(free, cache)])

@@ -1,0 +1,204 @@
+"""A plan for a reader: as `numalab plan` prints it, and in a line."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Dict, List, Set
+
+from .. import cpulist
+from ..contract import CONTROL, Bound, Cell, Plan, reason
+from ..words import units
+from ..words.plan import settings as settings_in_words
+from .make import differing, settings
+from .resolve import Key, key
+
+
+def text(plan: Plan, width: int = 100) -> str:
+    """Return a plan as ``numalab plan`` prints it, wrapped to ``width`` columns."""
+    return _Page(plan, width).text()
+
+
+class _Page:
+    """The lines of a printed plan, and what was already said on it."""
+
+    def __init__(self, plan: Plan, width: int) -> None:
+        self.plan = plan
+        self.width = max(width, 40)
+        self.lines: List[str] = []
+        labels = max((len(cell.label) for cell in plan.cells), default=0)
+        self.column = " " * (min(labels, 30) + 2)
+        self.shown: Dict[Key, str] = {}  # the cell that showed a binding
+        self.said: Set[str] = set()
+
+    def text(self) -> str:
+        """Return the whole page."""
+        self._head()
+        for cell in self.plan.cells:
+            self._cell(cell)
+        if self.plan.skipped:
+            self.lines += ["", "skipped:"]
+            for line in skipped_lines(self.plan):
+                self._put(line, "– ", "  ")
+        return "\n".join(self.lines) + "\n"
+
+    def _put(self, line: str, indent: str = "", hang: str = "") -> None:
+        self.lines += textwrap.wrap(
+            line,
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=hang or indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    def _head(self) -> None:
+        plan, request, tool = self.plan, self.plan.request, self.plan.tool
+        self._put(f"{request.experiment} ({request.profile}) on {request.host}")
+        if request.question:
+            self._put(request.question)
+        version = f" {tool.version}" if tool.version else ""
+        path = f" ({tool.path})" if tool.path else ""
+        why = f", because {'; '.join(tool.why)}" if tool.why else ""
+        self._put(f"tool: {tool.name}{version}{path}{why}")
+        if plan.client and plan.client.host:
+            self._put(f"client: on {plan.client.host}")
+        elif plan.client and plan.client.cpus:
+            self._put(f"client: CPUs {plan.client.cpus}, in every cell")
+        elif plan.client:
+            self._put(f"client shares CPUs: {plan.client.why}")
+        if plan.outlay:
+            once = "prepared"
+            if plan.outlay.prepare_s:
+                once = f"to be prepared once, about {units.seconds(plan.outlay.prepare_s)}"
+            self._put(f"{plan.outlay.says}; {once}")
+        self._put(f"plan: {summary(plan)}; seed {request.seed}")
+        for warning in plan.warnings:
+            self._put(str(warning), "⚠ ", "  ")
+        for name, value in common_settings(plan).items():
+            self._put(f"every trial runs with {name} = {value}", "· ", "  ")
+
+    def _cell(self, cell: Cell) -> None:
+        self.lines.append("")
+        column = self.column
+        label = f"{cell.label:<{len(column)}}"
+        if len(cell.label) + 2 > len(column):
+            self.lines.append(cell.label)
+            label = column
+        before = self.shown.get(key(cell))
+        if before and (cell.role == CONTROL or cell.sweep):
+            before = cell.baseline if cell.role == CONTROL else before
+            threads = units.count(cell.threads, "thread")
+            self._put(f"all as {before}; {threads}{_against(cell)}", label, column)
+            return
+        if before:  # in another case
+            self._put(f"bound as {before}{_against(cell)}", label, column)
+        else:
+            self._put(_where(cell), label, column)
+            self._bindings(cell)
+        self.shown.setdefault(key(cell), cell.id)
+        special = conditions(self.plan, cell)
+        if special:
+            self._put(f"with {special}", column)
+        for note in map(str, cell.notes):
+            if not (cell.case and note in self.said):
+                self._put(note, column + "· ", column + "  ")
+            self.said.add(note)
+
+    def _bindings(self, cell: Cell) -> None:
+        """How the cell, or each of its instances, is started, and what that must prove."""
+        if not cell.instances:
+            self._put(" ".join(cell.numactl) or "started without numactl", self.column)
+            self._put(_proof(cell), self.column)
+        for one in cell.instances:
+            started = " ".join(one.numactl) or "started without numactl"
+            self._put(f"{one.name}: {started}", self.column)
+            if one.expects.memory.rule:
+                self._put(_proof(one), self.column)
+
+
+def conditions(plan: Plan, cell: Cell) -> str:
+    """Return what is special about a case's cell in words: its options and its host settings.
+
+    Options are named where they are not those of the cell that it is compared with, or, of that
+    cell itself, where the case sets them; settings unless all cells have them.
+    """
+    if not cell.case:
+        return ""
+    if cell.baseline in plan.cell:
+        options = differing(cell, plan.cell[cell.baseline])
+    else:
+        cases = {case.name: case.options for case in plan.request.cases}
+        options = {name: cell.options.get(name) for name in cases.get(cell.case.name, {})}
+    words = {"None": "not set", "True": "yes", "False": "no"}
+    said = [f"{name}: {words.get(str(value), value)}" for name, value in options.items()]
+    shared = common_settings(plan)
+    said += [f"{n} = {value}" for n, value in cell.changes.items() if shared.get(n) != value]
+    return ", ".join(said)
+
+
+def common_settings(plan: Plan) -> Dict[str, str]:
+    """Return the host settings under which all cells of a plan are measured."""
+    found = [cell.changes.items() for cell in plan.cells]
+    return dict(one for one in found[0] if all(one in other for other in found)) if found else {}
+
+
+def settings_text(plan: Plan) -> str:
+    """Return every host setting with its values for a reader: ``vm.swappiness = 0 or 60``."""
+    return settings_in_words(settings(plan))
+
+
+def skipped_lines(plan: Plan) -> List[str]:
+    """Return one line per reason for which something asked for is not measured."""
+    reasons: Dict[str, List[str]] = {}
+    for skip in plan.skipped:
+        reasons.setdefault(str(skip.reason), []).append(skip.cell)
+    return [f"{', '.join(cells)}: {why}" for why, cells in reasons.items()]
+
+
+def summary(plan: Plan) -> str:
+    """Return the size of a plan in a line: cells by binding, blocks, trials, duration."""
+    kinds: Dict[str, int] = {}
+    for cell in plan.cells:
+        kind = "A/A control" if cell.role == CONTROL else cell.binding
+        kinds[kind] = kinds.get(kind, 0) + 1
+    listed = ", ".join(kind if n == 1 else f"{n} {kind}" for kind, n in kinds.items())
+    cases = {cell.case.name for cell in plan.cells if cell.case}
+    if cases:
+        listed += f"; {units.count(len(cases), 'case')}"
+    cells = units.count(len(plan.cells), "cell") + (f" ({listed})" if listed else "")
+    return (
+        f"{cells} × {units.count(plan.request.blocks, 'block')} = "
+        f"{units.count(len(plan.order), 'trial')}, about {units.seconds(plan.estimate.total_s)}"
+    )
+
+
+def _where(cell: Cell) -> str:
+    cpus = "any allowed CPU"
+    if cell.cpus is not None:
+        on = f" of {units.listed('node', cell.cpu_nodes)}" if cell.cpu_nodes else ""
+        cpus = units.listed("CPU", cell.cpus) + on
+    memory = reason(f"memory-{cell.memory.policy}", nodes=cell.memory.nodes)
+    distance = f" (distance {cell.distance})" if cell.distance is not None else ""
+    rank = f", {' and '.join(cell.rank)}" if cell.rank else ""
+    threads = units.count(cell.threads, "thread")
+    return f"{cpus}, {threads}; memory {memory}{distance}{rank}{_against(cell)}"
+
+
+def _against(cell: Cell) -> str:
+    return f"; against {cell.baseline}" if cell.baseline else ""
+
+
+def _proof(cell: Bound) -> str:
+    memory, cpus = cell.expects.memory, cell.expects.cpus
+    pages = "where its pages are is recorded"
+    if memory.rule == "within":
+        share = units.percent(memory.at_least or 0)
+        pages = f"at least {share} of its pages on {units.listed('node', memory.nodes or '')}"
+    elif memory.rule == "shares":
+        number = len(cpulist.parse(memory.nodes or ""))
+        which = "its interleaved pages" if memory.policy else "its pages"
+        pages = f"{100 / number:.0f} ± {memory.within_points:g} % of {which} on each node"
+    threads = "its threads stay on these CPUs"
+    if cpus.proof != "required":
+        threads = "where its threads run is recorded"
+    return f"proof: {pages}; {threads}"
