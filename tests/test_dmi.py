@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from numalab.agent.contract import Setting
 from numalab.agent.host import dmi
 
 
@@ -31,11 +32,11 @@ def _read(tmp_path, table):
 
 def test_populated_modules_add_up_at_their_configured_speed(tmp_path):
     table = OTHER + BARE + _module() * 8 + _module(size=0) + END + _module()
-    assert _read(tmp_path, table) == {"value": round(8 * 2933 * 8 / 1000, 1), "reason": None}
+    assert _read(tmp_path, table) == Setting(round(8 * 2933 * 8 / 1000, 1))
 
 
 def test_old_firmware_states_the_maximum_speed_only(tmp_path):
-    assert _read(tmp_path, _module(length=0x1B) + END)["value"] == 25.6
+    assert _read(tmp_path, _module(length=0x1B) + END).value == 25.6
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,8 @@ def test_old_firmware_states_the_maximum_speed_only(tmp_path):
 )
 def test_what_is_not_stated_is_null_with_its_reason(tmp_path, table, words):
     found = _read(tmp_path, table)
-    assert found["value"] is None and words in found["reason"]
+    assert found.value is None and words in str(found.reason)
 
 
 def test_a_host_without_the_table_says_so(tmp_path):
-    assert "No such file" in dmi.dram_peak(str(tmp_path))["reason"]
+    assert "No such file" in str(dmi.dram_peak(str(tmp_path)).reason)

@@ -42,8 +42,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # --- files ------------------------------------------------------------------------------------
 
 
-def read(path: str, limit: int = _MOST_BYTES) -> str:
-    """Return a file's text as it is, at most ``limit`` bytes of it. Raises OSError."""
+def read_bytes(path: str, limit: int = _MOST_BYTES) -> bytes:
+    """Return what a file holds, at most ``limit`` bytes of it. Raises OSError."""
     # O_NONBLOCK: a FIFO in a copied tree must not make us wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     parts = []
@@ -56,7 +56,12 @@ def read(path: str, limit: int = _MOST_BYTES) -> str:
             limit -= len(part)
     finally:
         os.close(descriptor)
-    return b"".join(parts).decode("utf-8", "replace")
+    return b"".join(parts)
+
+
+def read(path: str, limit: int = _MOST_BYTES) -> str:
+    """Return a file's text as it is, at most ``limit`` bytes of it. Raises OSError."""
+    return read_bytes(path, limit).decode("utf-8", "replace")
 
 
 def read_text(path: str, limit: int = _MOST_BYTES) -> Optional[str]:
@@ -206,6 +211,8 @@ class Stat(NamedTuple):
     started: int  # ticks after boot: with the number, it names a process for good
     resident_pages: int
     last_cpu: int
+    minor_faults: int = 0
+    major_faults: int = 0
 
     @property
     def ended(self) -> bool:
@@ -235,6 +242,8 @@ def parse_stat(text: str) -> Stat:
         started=value[18],
         resident_pages=value[20],
         last_cpu=value[35],
+        minor_faults=value[6],
+        major_faults=value[8],
     )
 
 

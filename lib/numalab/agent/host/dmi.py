@@ -7,14 +7,17 @@ structure table) and 7.18 (Memory Device, type 17). The kernel shows the table t
 from __future__ import annotations
 
 import struct
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Iterator, Optional, Tuple
+
+from .. import kernel
+from ..contract import Setting, reason
 
 TABLE = "sys/firmware/dmi/tables/DMI"
 _MEMORY_DEVICE, _END = 17, 127
 
 
-def dram_peak(root: str = "/") -> Dict[str, Any]:
-    """Return {"value": GB/s or None, "reason"}: no DRAM traffic of the host can be faster.
+def dram_peak(root: str = "/") -> Setting:
+    """Return the bound in GB/s, or why it is unknown: no DRAM traffic of the host can be faster.
 
     It is the sum over all populated modules of transfers a second times bytes a transfer, as if
     each had a memory channel to itself; two modules that share a channel make the bound too high,
@@ -22,23 +25,22 @@ def dram_peak(root: str = "/") -> Dict[str, Any]:
     """
     path = f"{root.rstrip('/')}/{TABLE}"
     try:
-        with open(path, "rb") as file:
-            table = file.read()
+        table = kernel.read_bytes(path)
     except OSError as error:
-        return {"value": None, "reason": f"{path}: {error.strerror}"}
+        return Setting(None, reason("file-unreadable", path=path, error=error.strerror))
     total, modules = 0.0, 0
     for kind, body in _structures(table):
         if kind != _MEMORY_DEVICE:
             continue
         populated, speed = _module(body)
         if populated and speed is None:
-            return {"value": None, "reason": "the firmware does not state every module's speed"}
+            return Setting(None, reason("module-speed-unknown"))
         if populated and speed is not None:
             total += speed
             modules += 1
     if not modules:
-        return {"value": None, "reason": "the firmware lists no memory module"}
-    return {"value": round(total / 1e9, 1), "reason": None}
+        return Setting(None, reason("no-memory-modules"))
+    return Setting(round(total / 1e9, 1))
 
 
 def _structures(table: bytes) -> Iterator[Tuple[int, bytes]]:
@@ -60,7 +62,7 @@ def _module(body: bytes) -> Tuple[bool, Optional[float]]:
 
     def word(offset: int, form: str = "<H") -> int:
         end = offset + struct.calcsize(form)
-        return struct.unpack(form, body[offset:end])[0] if end <= len(body) else 0
+        return int(struct.unpack(form, body[offset:end])[0]) if end <= len(body) else 0
 
     size = word(0x0C)
     if size == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict
 
-from . import Template
+from . import Template, sentence
 
 _PROBLEMS: Dict[str, Template] = {  # of a topology: what could not be read, or contradicts itself
     "no-cpu-folders": "no {folder}/cpu* folders: packages, cores and caches are unknown",
@@ -40,4 +40,48 @@ _PROBLEMS: Dict[str, Template] = {  # of a topology: what could not be read, or 
     "pci-unread": "{count} PCI devices in {folder} have no readable class: left out",
 }
 
-SENTENCES: Dict[str, Template] = {**_PROBLEMS}
+_STATE: Dict[str, Template] = {  # why a setting is unknown, and what changed between two readings
+    "no-file": "there is no {path}",
+    "file-unreadable": "{path} cannot be read: {error}",
+    "no-field": "{path} has no {field}",
+    "not-read": "not read",
+    "setting-unknown": "unknown ({why})",
+    "setting-changed": "{name} changed from {before} to {after}",
+    "throttled": "the CPUs were throttled {count:n time} ({level} counters)",
+    "module-speed-unknown": "the firmware does not state every module's speed",
+    "no-memory-modules": "the firmware lists no memory module",
+    "no-frequency-policies": "no cpufreq policies: the kernel does not control the frequency",
+    "turbo-unknown": "neither intel_pstate/no_turbo nor cpufreq/boost can be read",
+    "no-packages-of-nodes": "no nodes whose CPUs' packages the kernel shows",
+    "nodes-per-package-differ": "it differs between packages: {counts}",
+    "nodes-of-a-hypervisor": "the nodes of a virtual machine are its hypervisor's",
+    "no-named-node-mode": "only AMD EPYC and Intel Xeon have a named firmware mode for nodes",
+    "no-cgroup2": "no unified (version 2) cgroup",
+    "no-temperature-sensors": "no thermal zones and no CPU sensors in sys/class",
+    "no-throttle-counters": "no thermal_throttle counters (Intel only)",
+}
+_VIRTUALISATION: Dict[str, Template] = {  # evidence of a hypervisor or an emulator
+    "lab-guest": "{says}",
+    "emulator-shown": lambda f: "; ".join(sentence(e["code"], e["fields"]) for e in f["evidence"]),
+    "cpuid-names": "CPUID names {name}",
+    "cpu-names-itself": "the CPU calls itself {name}",
+    "cpu-names-qemu": "the CPU calls itself QEMU, and nothing shows KVM",
+    "qemu-implementer": "the CPU's implementer is 0x00, as of QEMU's own CPU model",
+    "qemu-timer": "the timer runs at the 62.5 MHz of QEMU's emulation",
+    "qemu-manufacturer": "/proc/sysinfo names QEMU as the manufacturer",
+    "kvm-clock": "the kernel has KVM's clock source",
+    "device-tree-kvm": "the device tree names KVM",
+    "kvm-ptp": "there is KVM's virtual clock device",
+    "hyperv-clock": "the kernel has Hyper-V's clock source",
+    "xen-clock": "the kernel has Xen's clock source",
+    "control-program": "/proc/sysinfo names {name}",
+    "sys-hypervisor": "/sys/hypervisor names {name}",
+    "firmware-names": "the firmware names {name}",
+    "firmware-names-qemu": "the firmware names {name}, and nothing shows KVM",
+    "hypervisor-flag": "the CPU flag hypervisor is set",
+    "no-hypervisor-flag": "an x86 CPU without the flag hypervisor",
+    "hypervisor-unknown": "nothing names a hypervisor, and this architecture has no flag that "
+    "tells",
+}
+
+SENTENCES: Dict[str, Template] = {**_PROBLEMS, **_STATE, **_VIRTUALISATION}
