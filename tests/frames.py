@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import polars as pl
 
-SCHEMA = {
-    "run": pl.String,
-    "host": pl.String,
-    "experiment": pl.String,
-    "profile": pl.String,
-    "trial": pl.Int32,
-    "block": pl.Int32,
-    "position": pl.Int32,
-    "cell": pl.String,
-    "binding": pl.String,
-    "label": pl.String,
-    "role": pl.String,
-    "baseline": pl.String,
-    "cpus": pl.String,
-    "cpu_nodes": pl.String,
-    "memory_policy": pl.String,
-    "memory_nodes": pl.String,
-    "threads": pl.Int32,
-    "distance": pl.Int32,
-    "tool": pl.String,
-    "tool_version": pl.String,
-    "source": pl.String,
-    "metric": pl.String,
-    "point": pl.String,
-    "x": pl.Float64,
-    "y": pl.Float64,
-    "value": pl.Float64,
-    "unit": pl.String,
-    "grade": pl.String,
-    "reason": pl.String,
-}
+from numalab import runs, store
+from numalab.agent import contract
+from numalab.agent.contract import MEASURED, Reason, ToolRecord, reason
+
+PROBE = ToolRecord("probe", "1")
+SCHEMA = store.MEASUREMENTS
 """The columns of measurements.parquet."""
 
 
@@ -61,8 +37,52 @@ class Cell:
     noise: Optional[float] = None
 
     @property
+    def named(self) -> str:
+        """The binding with its argument: local:0, cores:8-spread."""
+        return self.id.split("/")[0]
+
+    @property
     def binding(self) -> str:
-        return self.id.split("/")[0].split(":")[0]
+        return self.named.split(":")[0]
+
+    @property
+    def variant(self) -> str:
+        """What the id says beyond the binding: threads=2, full, or nothing."""
+        return "/".join(part for part in self.id.split("/")[1:] if part != "control")
+
+    def planned(self, options: Mapping[str, Any] = {}) -> contract.Cell:
+        """Return the cell as the contract has it."""
+        policy, nodes = self.memory["policy"], self.memory["nodes"]
+        bound = policy in ("bind", "interleave")
+        option, swept, value = self.variant.partition("=")
+        number = int(value) if value.isdecimal() else value
+        return contract.Cell(
+            id=self.id,
+            binding=self.binding,
+            label=self.label,
+            role=self.role,
+            baseline=self.baseline,
+            cpus=self.cpus,
+            cpu_nodes=self.cpu_nodes or "",
+            memory=contract.MemoryPolicy(policy, nodes),
+            expects=contract.Expectation(
+                contract.MemoryExpectation("required" if bound else "outcome", nodes=nodes),
+                contract.CpuExpectation("required" if self.cpus else "outcome", self.cpus),
+            ),
+            threads=self.threads,
+            distance=self.distance,
+            rank=self.rank,
+            layout=self.named.partition(":")[2].partition("-")[2]
+            if self.binding == "cores" else self.named.partition(":")[2]
+            if self.binding == "instances" else "",
+            sweep=contract.Sweep(option, number) if swept else None,
+            case=contract.Case(option, option) if option and not swept else None,
+            options=dict(options),
+        )  # fmt: skip
+
+    @property
+    def label(self) -> str:
+        return self.id.replace(":", " ")
 
 
 def two_nodes(
@@ -171,7 +191,7 @@ def measurements(
                     "position": position,
                     "cell": cell.id,
                     "binding": cell.binding,
-                    "label": cell.id.replace(":", " "),
+                    "label": cell.label,
                     "role": cell.role,
                     "baseline": cell.baseline,
                     "cpus": cell.cpus,
@@ -190,7 +210,8 @@ def measurements(
                     "value": value,
                     "unit": unit,
                     "grade": graded,
-                    "reason": None if graded == "verified" else f"graded {graded} by the test",
+                    "reason": None if graded == "verified" else "graded-by-the-test",
+                    "reason_fields": None if graded == "verified" else "{}",
                     **constants,
                 }
             )
@@ -239,45 +260,171 @@ def plan(
     cells: Sequence[Cell],
     *,
     blocks: int = 6,
-    skipped: Sequence[Dict[str, str]] = (),
+    skipped: Sequence[contract.Skip] = (),
     profile: str = "quick",
-) -> Dict[str, Any]:
-    """Return a plan that holds what the analysis reads of it."""
-    return {
-        "schema": 1,
-        "request": {"experiment": "stream", "profile": profile, "blocks": blocks},
-        "tool": {"name": "probe", "version": "1"},
-        "cells": [
-            {
-                "id": cell.id,
-                "binding": cell.binding,
-                "label": cell.id.replace(":", " "),
-                "role": cell.role,
-                "baseline": cell.baseline,
-                "cpus": cell.cpus,
-                "cpu_nodes": cell.cpu_nodes,
-                "threads": cell.threads,
-                "memory": dict(cell.memory),
-                "distance": cell.distance,
-                "rank": list(cell.rank),
-            }
-            for cell in cells
-        ],
-        "skipped": list(skipped),
-        "warnings": [],
-    }
+    experiment: str = "stream",
+    host: str = "a",
+    tool: Optional[ToolRecord] = None,
+    measure: Optional[Mapping[str, contract.Measure]] = None,
+    options: Mapping[str, Any] = {},
+    resolved: Sequence[contract.Resolution] = (),
+    **request: Any,
+) -> contract.Plan:
+    """Return a plan of these cells; ``request`` goes to the request.
+
+    What somebody may call a binding is resolved to the cells of that name; ``resolved`` comes
+    before that.
+    """
+    found = tool or PROBE
+    random = np.random.default_rng(1)
+    order = [
+        contract.Trial((block - 1) * len(cells) + place, block, place, cells[index].id)
+        for block in range(1, blocks + 1)
+        for place, index in enumerate(random.permutation(len(cells)), 1)
+    ]
+    given = {one.asked: one for one in resolved}
+    return contract.Plan(
+        schema=contract.SCHEMA,
+        request=contract.Request(
+            schema=contract.SCHEMA,
+            experiment=experiment,
+            profile=profile,
+            host=host,
+            tool=contract.ToolRequest(found.name, (found.name,), dict(options)),
+            bindings=tuple(dict.fromkeys(cell.binding for cell in cells)),
+            blocks=blocks,
+            seed=1,
+            measure=dict(measure or {}),
+            **request,
+        ),
+        tool=found,
+        cells=tuple(cell.planned(options) for cell in cells),
+        skipped=tuple(skipped),
+        resolved=tuple({**_resolved(cells), **given}.values()),
+        order=tuple(order),
+        warnings=(),
+        estimate=contract.Timing(total_s=60.0),
+    )
+
+
+def _resolved(cells: Sequence[Cell]) -> Dict[str, contract.Resolution]:
+    called: Dict[str, List[str]] = {}
+    for cell in cells:
+        if cell.role != "control":
+            names = [cell.binding, cell.named, *(f"{cell.binding}:{rank}" for rank in cell.rank)]
+            for name in dict.fromkeys(names):
+                called.setdefault(name, []).append(cell.id)
+    return {name: contract.Resolution(name, tuple(ids)) for name, ids in called.items()}
 
 
 def host_record(
-    topology: Optional[Dict[str, Any]] = None, *, host: str = "a", emulated: bool = False
-) -> Dict[str, Any]:
-    """Return a host record; ``topology`` defaults to an empty one."""
-    return {
-        "schema": 1,
-        "host": host,
-        "emulated": emulated,
-        "emulated_why": "QEMU TCG" if emulated else None,
-        "topology": topology or {"nodes": [], "cpus": [], "caches": [], "packages": None},
-        "before": {},
-        "after": None,
+    topology: Optional[contract.Host] = None,
+    *,
+    host: str = "a",
+    emulated: bool = False,
+    before: Optional[Mapping[str, Any]] = None,
+) -> contract.HostRecord:
+    """Return a host record; ``topology`` defaults to an empty one, ``before`` is plain values."""
+    empty = contract.Host(
+        root="/", arch=None, model=None, vendor=None, packages=None, dies=None, clusters=None,
+        cores=None, threads=0, threads_per_core=None, cpus=(), nodes=(), caches=(), pci=(),
+        allowed=contract.Allowed("", ""), offline="", possible=None, available_bytes=None,
+    )  # fmt: skip
+    return contract.HostRecord(
+        schema=contract.SCHEMA,
+        host=host,
+        emulated=emulated,
+        emulated_why=reason("emulated-by-the-test") if emulated else None,
+        topology=topology or empty,
+        before={name: contract.Setting(value) for name, value in (before or {}).items()},
+        after=None,
+    )
+
+
+def manifest(plan: contract.Plan, run: str = "20261120T220511Z-stream", **more: Any):
+    """Return the manifest of a complete run of a plan; ``more`` overrides its fields."""
+    fields = {
+        "schema": contract.SCHEMA, "run": run, "host": plan.request.host,
+        "experiment": plan.request.experiment, "profile": plan.request.profile,
+        "evidence": MEASURED, "seed": plan.request.seed, "started": "2026-11-20T22:05:11Z",
+        "ended": "2026-11-20T22:15:11Z", "status": "complete", "agent_version": "0",
+        "source_commit": None, "plan": plan,
+    }  # fmt: skip
+    return contract.Manifest(**{**fields, **more})
+
+
+def trial(
+    item: contract.Trial,
+    *,
+    grade: str = "verified",
+    why: Optional[Reason] = None,
+    tool: ToolRecord = PROBE,
+    **more: Any,
+) -> contract.TrialRecord:
+    """Return the journal's record of a planned trial; ``more`` overrides its fields."""
+    if why is None and grade != "verified":
+        why = reason("graded-by-the-test")
+    fields = {
+        "schema": contract.SCHEMA, "trial": item.trial, "block": item.block,
+        "position": item.position, "cell": item.cell, "attempt": 1,
+        "started": "2026-11-20T22:05:11Z", "ended": "2026-11-20T22:05:12Z", "grade": grade,
+        "reason": why, "argv": ("probe",), "exit_status": 0, "signal": None,
+        "times": contract.TrialTimes(0.1, 0.1, 0.5, 0.1, 1.0), "tool": tool, "raw": {},
+        "sha256": {},
+    }  # fmt: skip
+    return contract.TrialRecord(**{**fields, **more})
+
+
+def run(
+    plan: contract.Plan,
+    measured: Optional[pl.DataFrame] = None,
+    folder: Path = Path("20261120T220511Z-stream"),
+    *,
+    host: Optional[contract.HostRecord] = None,
+    samples: Optional[pl.DataFrame] = None,
+    trials: Optional[Sequence[contract.TrialRecord]] = None,
+    **of_manifest: Any,
+) -> runs.Run:
+    """Return a run of a plan whose tables are these: nothing is read from its folder.
+
+    Without ``trials`` each planned one is there, verified. ``of_manifest`` overrides fields of
+    the manifest.
+    """
+    if trials is None:
+        trials = [trial(item, tool=plan.tool) for item in plan.order]
+    made = runs.Run(
+        folder,
+        manifest(plan, folder.name, **of_manifest),
+        host or host_record(host=plan.request.host),
+        tuple(trials),
+    )
+    empty = pl.DataFrame(schema=store.SAMPLES)
+    made.__dict__["measurements"] = pl.DataFrame(schema=SCHEMA) if measured is None else measured
+    made.__dict__["samples"] = empty if samples is None else samples
+    return made
+
+
+def write(run: runs.Run, raw: Optional[Mapping[str, str]] = None) -> Path:
+    """Write a run's manifest, host record, journal and raw texts to its folder; return that.
+
+    ``raw`` is text by file name. The journal's hashes and chain, the manifest's hashes and the
+    sums are made to fit.
+    """
+    from dataclasses import replace
+
+    from numalab.agent.trial import journal
+
+    folder = run.folder
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    (folder / "journal.ndjson").unlink(missing_ok=True)
+    hashes = {
+        name: journal.write_gzip(folder / name, text.encode()) for name, text in (raw or {}).items()
     }
+    for one in run.trials:
+        own = {name: hashes[name] for name in one.raw.values() if name in hashes}
+        journal.append(folder / "journal.ndjson", replace(one, sha256=own))
+    journal.write_json(folder / "host.json", run.host)
+    sums = {name: journal.sha256(folder / name) for name in ("host.json", "journal.ndjson")}
+    journal.write_json(folder / "manifest.json", replace(run.manifest, sha256={**sums, **hashes}))
+    store.seal(folder)
+    return folder

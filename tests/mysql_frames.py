@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 import polars as pl
 
 import frames
+import topologies
 from frames import Cell
 from numalab import runs
+from numalab.agent.contract import Measure, ToolRecord
 
 MEASURE = {
-    "queries_per_second": {"unit": "1/s", "better": "higher"},
-    "latency_p99": {"unit": "ms", "better": "lower"},
-    "cpu_per_query": {"unit": "µs", "better": "lower"},
+    "queries_per_second": Measure("1/s", "higher"),
+    "latency_p99": Measure("ms", "lower"),
+    "cpu_per_query": Measure("µs", "lower"),
 }
-TOPOLOGY = {
-    "schema": 1,
-    "root": "/",
-    "model": "Intel Xeon E5-2682 v4",
-    "packages": 2,
-    "cores": 32,
-    "threads": 64,
-    "cpus": [
-        {
-            "cpu": n, "online": True, "allowed": True, "node": n // 16 % 2, "package": n // 16 % 2,
-            "core": n % 32, "siblings": f"{n % 32},{n % 32 + 32}", "thread": n // 32,
-        }
-        for n in range(64)
-    ],
-    "nodes": [
-        {"node": n, "cpus": cpus, "memory_bytes": 192 << 30, "free_bytes": 180 << 30,
-         "page_cache_bytes": 0, "distances": {"0": 10 + 11 * n, "1": 21 - 11 * n},
-         "hugepages": [], "allowed_memory": True}
-        for n, cpus in enumerate(("0-15,32-47", "16-31,48-63"))
-    ],
-    "caches": [],
-    "available_bytes": None,
-    "allowed": {"cpus": "0-63", "nodes": "0-1"},
-}  # fmt: skip
 NODE_CPUS = ("0-15,32-47", "16-31,48-63")
+TOPOLOGY = replace(
+    topologies.topology(nodes=2, cores=16, threads=2, far=21, memory_gib=192),
+    model="Intel Xeon E5-2682 v4",
+)
 
 
 def published_cells(scale: float = 1.0, rest: str = "") -> list[Cell]:
@@ -75,9 +58,9 @@ def run(
     *,
     others: Optional[Mapping[str, Mapping[str, float]]] = None,
     emulated: bool = False,
-    tool: Optional[Dict[str, Any]] = None,
-    measure: Optional[Dict[str, Any]] = None,
-    options: Optional[Dict[str, Any]] = None,
+    tool: Optional[ToolRecord] = None,
+    measure: Optional[Mapping[str, Measure]] = None,
+    options: Optional[Mapping[str, Any]] = None,
     experiment: str = "mysql-binding",
     **measured: Any,
 ) -> runs.Run:
@@ -104,29 +87,17 @@ def run(
                                 **{"tool": "mysql_server", **measured, "source": source,
                                    "seed": measured.get("seed", 0) + 1})
         )  # fmt: skip
-    plan = frames.plan(cells)
-    plan["request"] |= {"measure": measure or MEASURE, "experiment": experiment}
-    plan["tool"] = tool or {
-        "name": "mysql_server", "version": "MySQL 8.4.3; sysbench 1.0.20",
-        "path": "/usr/sbin/mysqld",
-    }  # fmt: skip
-    for entry, cell in zip(plan["cells"], cells, strict=True):
-        entry["options"] = {"innodb_numa_interleave": "OFF", **(options or {})}
-        entry["numactl"] = _numactl(cell)
-        entry["sweep"] = None
-        entry["notes"] = []
-    manifest = {
-        "run": folder.name, "host": "a", "experiment": experiment, "profile": "quick", "seed": 1,
-        "plan": plan,
-    }  # fmt: skip
-    made = runs.Run(folder, manifest, frames.host_record(TOPOLOGY, emulated=emulated))
-    made.__dict__["measurements"] = pl.concat(parts)
-    return made
-
-
-def _numactl(cell: Cell) -> list[str]:
-    words = [f"--physcpubind={cell.cpus}"] if cell.cpus else []
-    flag = {"bind": "membind", "interleave": "interleave", "preferred": "preferred"}
-    policy = cell.memory["policy"]
-    words += [f"--{flag[policy]}={cell.memory['nodes']}"] if policy in flag else []
-    return ["numactl", *words] if words else []
+    plan = frames.plan(
+        cells,
+        experiment=experiment,
+        measure=measure or MEASURE,
+        options={"innodb_numa_interleave": "OFF", **(options or {})},
+        tool=tool
+        or ToolRecord(
+            "mysql_server", "MySQL 8.4.3; sysbench 1.0.20", "/usr/sbin/mysqld",
+            facts={"server": "MySQL 8.4.3"},
+        ),
+    )  # fmt: skip
+    return frames.run(
+        plan, pl.concat(parts), folder, host=frames.host_record(TOPOLOGY, emulated=emulated)
+    )

@@ -1,31 +1,54 @@
-"""A run directory as the analysis sees it."""
+"""A run directory as the analysis sees it: read and validated in one place, here.
+
+A run directory may come from a stranger. Its files are data: they fit the classes of the contract
+or the run is refused, names in them name nothing outside of it, and nothing in it is executed.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
+from pydantic import TypeAdapter, ValidationError
 
-from numalab import experiments, home, store
+from numalab import experiments, home, store, untrusted
+from numalab.agent import contract, drivers
+from numalab.agent.contract import Cell, HostRecord, Manifest, Measure, Plan, TrialRecord
 from numalab.agent.errors import Fault
-from numalab.agent.trial import journal
+
+T = TypeVar("T")
+MOST_TRIALS = 200_000
+STATUS = ("running", "stopped", "complete", "imported")
+_FROM_A_COPY = "restore it from a copy"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its folder, manifest, host record, and the tables derived from its raw files."""
+    """One run: its folder, manifest, host record and trials, and the tables derived from raw/."""
 
     folder: Path
-    manifest: dict[str, Any]
-    host: dict[str, Any]
+    manifest: Manifest
+    host: HostRecord
+    trials: tuple[TrialRecord, ...]
 
     @property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Plan:
         """The plan that was run, as the manifest keeps it."""
-        return self.manifest["plan"]
+        return self.manifest.plan
+
+    @property
+    def evidence(self) -> str:
+        """What kind of evidence its figures are: measured, counted, configured, published."""
+        return self.manifest.evidence
 
     @property
     def name(self) -> str:
@@ -33,45 +56,63 @@ class Run:
         return self.folder.name
 
     @property
-    def measures(self) -> dict[str, dict[str, str]]:
-        """The metrics that answer the question: {name: {"unit", "better"}}."""
-        return self.plan["request"].get("measure", {})
+    def measures(self) -> dict[str, Measure]:
+        """The metrics that answer the question, by name."""
+        return dict(self.plan.request.measure)
 
     @property
     def server(self) -> str:
         """The server that was measured, with its version; "" where the tool is no client of one."""
-        return self.plan["tool"].get("server") or ""
+        return str(self.plan.tool.facts.get("server") or "")
 
     @property
     def subject(self) -> tuple[str, str, str]:
         """Host, experiment, and who made the server: of runs alike in these the newest counts."""
-        return self.manifest["host"], self.manifest["experiment"], self.server.partition(" ")[0]
+        return self.manifest.host, self.manifest.experiment, self.server.partition(" ")[0]
 
-    @cached_property
-    def cells(self) -> dict[str, dict[str, Any]]:
+    @property
+    def cells(self) -> dict[str, Cell]:
         """The plan's cells by their ids."""
-        return {cell["id"]: cell for cell in self.plan["cells"]}
+        return self.plan.cell
 
     @cached_property
     def measurements(self) -> pl.DataFrame:
-        """measurements.parquet, or the same derived afresh where it is not there yet."""
-        return self._table(0)
+        """The measurements, derived from raw/; columns are store.MEASUREMENTS."""
+        return self._tables[0]
 
     @cached_property
     def samples(self) -> pl.DataFrame:
-        """samples.parquet, or the same derived afresh where it is not there yet."""
-        return self._table(1)
+        """The time series, derived from raw/; columns are store.SAMPLES."""
+        return self._tables[1]
 
-    def _table(self, index: int) -> pl.DataFrame:
-        path = self.folder / store.FILES[index]
-        if path.is_file():
-            return pl.read_parquet(path)
-        return store.derive(self.folder)[index]
+    @cached_property
+    def _tables(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        return store.derive(self)
+
+    @property
+    def own_experiment(self) -> bool:
+        """Whether it is a run of a user's own experiment file, which is kept with it as data."""
+        return (self.folder / store.EXPERIMENT).exists()
+
+    @property
+    def notebook(self) -> str | None:
+        """The checkout's notebook that shows it; None where only the generic one may."""
+        known = not self.own_experiment and self.manifest.experiment in experiments.names()
+        return self.experiment.notebook if known else None
 
     @cached_property
     def experiment(self) -> experiments.Experiment:
-        """The experiment's file as it stands in the checkout now: its claims are judged by it."""
-        return experiments.load(self.manifest["experiment"])
+        """The experiment whose claims are judged: the checkout's as it is now, or the run's own.
+
+        Of a run's own file nothing but data is used: never its notebook's path. Raises Fault for
+        an experiment that this checkout does not have.
+        """
+        name = self.manifest.experiment
+        if not self.own_experiment:
+            return experiments.load(home.root() / "experiments" / f"{name}.yml")
+        text = untrusted.read_bytes(self.folder, store.EXPERIMENT, untrusted.LARGEST_YAML)
+        where = self.folder / store.EXPERIMENT
+        return experiments.parse(text.decode("utf-8", errors="replace"), name, where)
 
     def tool_rows(self, metric: str, point: str | None = None) -> pl.DataFrame:
         """Return the measurements of one metric of the tool, of one point where named."""
@@ -84,14 +125,27 @@ class Run:
         A scaling curve compares numbers of threads, not bindings. Where only copies measured the
         metric (a sweep over modes), they are all there is and are returned.
         """
-        return self._plain(self.tool_rows(metric, point))
+        return self._without_copies(self.tool_rows(metric, point))
+
+    def load_of(self, cell: Cell) -> str:
+        """Return the load that a cell is under: its case or swept value, or "" without any.
+
+        An option that itself places memory is a binding, not a load.
+        """
+        if cell.sweep and cell.sweep.option in self._binding_options:
+            return ""
+        return cell.variant
+
+    @cached_property
+    def _binding_options(self) -> tuple[str, ...]:
+        return drivers.driver(self.plan.tool.name).binding_options
 
     def load_cells(self, load: str) -> list[str]:
         """Return the ids of the cells under one load, their controls too; see ``load_of``."""
-        return [name for name in self.cells if load_of(name) == load]
+        return [cell.id for cell in self.plan.cells if self.load_of(cell) == load]
 
-    def _plain(self, rows: pl.DataFrame) -> pl.DataFrame:
-        copies = [name for name, cell in self.cells.items() if cell.get("sweep") and load_of(name)]
+    def _without_copies(self, rows: pl.DataFrame) -> pl.DataFrame:
+        copies = [cell.id for cell in self.plan.cells if cell.sweep and self.load_of(cell)]
         plain = rows.filter(~pl.col("cell").is_in(copies))
         return plain if plain["value"].is_not_null().any() else rows
 
@@ -102,55 +156,180 @@ class Run:
         (MLC) names them in ``x`` (CPU node) and ``y`` (memory node); its rows get ``binding``,
         ``cpu_nodes`` and ``memory_nodes`` of the pair, and the point "".
         """
-        rows = self.tool_rows(metric, point).filter(pl.col("role") != "control")
+        rows = self.tool_rows(metric, point).filter(pl.col("role") != contract.CONTROL)
         cells = rows.filter(pl.col("binding").is_in(["local", "remote"]))
         own = rows.filter(pl.col("x").is_not_null() & pl.col("y").is_not_null())
         if not cells.is_empty() or own.is_empty():
-            return self._plain(cells)
+            return self._without_copies(cells)
         node = {"cpu_nodes": "x", "memory_nodes": "y"}
         return own.with_columns(
             *(pl.col(at).cast(pl.Int64).cast(pl.String).alias(name) for name, at in node.items()),
-            binding=pl.when(pl.col("x") == pl.col("y")).then(pl.lit("local")).otherwise(
-                pl.lit("remote")
-            ),
+            binding=pl.when(pl.col("x") == pl.col("y"))
+            .then(pl.lit("local"))
+            .otherwise(pl.lit("remote")),
             point=pl.lit(""),
         )
 
 
-_NO_LOAD = ("innodb_numa_interleave=ON", "innodb_numa_interleave=OFF")
-
-
-def load_of(cell: str) -> str:
-    """Return what a cell's id says beyond its binding: ``threads=2``, ``read-write``, or "".
-
-    InnoDB's own interleaving of its memory is a binding too, though an option sets it.
-    """
-    rest = cell.split("/")[1:]
-    return "/".join(part for part in rest if part != "control" and part not in _NO_LOAD)
-
-
-_KEYS = ("run", "host", "experiment", "profile", "seed", "status", "plan", "sha256")
-_PLAN_KEYS = ("request", "tool", "cells", "order", "skipped")
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a run's manifest; Fault when it is missing, incomplete or of a newer schema."""
-    path = folder / "manifest.json"
-    manifest = journal.read_json(path)
-    for where, part, keys in (("", manifest, _KEYS), ("plan.", manifest.get("plan"), _PLAN_KEYS)):
-        for key in keys:
-            if not isinstance(part, dict) or key not in part:
-                raise Fault(f"{path} has no {where}{key}", "restore it from a copy")
-    return manifest
+# --- reading a run ------------------------------------------------------------------------------
 
 
 def load(path: str | Path) -> Run:
-    """Read a run directory; Fault when it is none, is damaged or of a newer schema."""
+    """Read and validate a run directory.
+
+    Raises Fault when it is none, holds anything but plain files, does not fit the schema, names
+    anything outside of it, or was changed after it was written.
+    """
     folder = home.resolve(path)
     if not folder.is_dir():
         raise Fault(f"{path} is not a run directory", "numalab list --runs shows the runs")
+    check_folder(folder)
     manifest = read_manifest(folder)
-    return Run(folder, manifest, journal.read_json(folder / "host.json"))
+    host = _read(HostRecord, folder, "host.json")
+    trials = _journal(folder)
+    _consistent(folder, manifest, host, trials)
+    return Run(folder, manifest, host, trials)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return a run's manifest, validated by itself."""
+    manifest = _read(Manifest, folder, "manifest.json")
+    where = folder / "manifest.json"
+    for name, what in (
+        (manifest.run, "a run"),
+        (manifest.host, "a host"),
+        (manifest.experiment, "an experiment"),
+    ):
+        try:
+            untrusted.check_name(name, what)
+        except Fault as fault:
+            raise Fault(f"{where}: {fault.what}", _FROM_A_COPY) from None
+    _among(manifest.status, STATUS, f"{where}: status")
+    _among(manifest.evidence, contract.EVIDENCE, f"{where}: evidence")
+    for name in manifest.sha256:
+        if name not in ("host.json", "journal.ndjson", "changes.json"):
+            _raw_name(name, where)
+    return manifest
+
+
+def check_folder(folder: Path) -> None:
+    """Raise Fault when a run directory holds a link, a FIFO or a device."""
+    for inside in (folder, folder / "raw"):
+        if not os.path.lexists(inside):
+            continue
+        for entry in os.scandir(inside):
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise Fault(f"{entry.path} is no regular file", "a run holds nothing else")
+
+
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return the validator of a class of the contract: no key too many, no type but its own."""
+    for one in vars(contract).values():
+        if dataclasses.is_dataclass(one):
+            strict = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+            one.__pydantic_config__ = strict  # type: ignore[union-attr]
+    return TypeAdapter(kind)
+
+
+def _read(kind: type[T], folder: Path, name: str) -> T:
+    text = untrusted.read_bytes(folder, name, untrusted.LARGEST_JSON)
+    return _validated(kind, text, str(folder / name))
+
+
+def _validated(kind: type[T], text: bytes, where: str) -> T:
+    untrusted.check_json(text, where)
+    try:
+        value = _adapter(kind).validate_json(text)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        if found[0]["type"] == "json_invalid":
+            raise Fault(f"{where} cannot be read: {found[0]['msg']}", _FROM_A_COPY) from None
+        data = untrusted.parse_json(text, where)
+        _check_schema(data.get("schema") if isinstance(data, dict) else None, where)
+        said = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in found[:3]]
+        raise Fault(f"{where} does not fit the schema: {'; '.join(said)}", _FROM_A_COPY) from None
+    _check_schema(getattr(value, "schema", None), where)
+    return value
+
+
+def _check_schema(schema: Any, where: str) -> None:
+    if type(schema) is not int:
+        raise Fault(f"{where} states no schema version", "it is not one of numalab's files")
+    if schema != contract.SCHEMA:
+        raise Fault(
+            f"{where} has schema version {schema}, this numalab reads {contract.SCHEMA}",
+            "update numalab" if schema > contract.SCHEMA else "measure again",
+        )
+
+
+def _journal(folder: Path) -> tuple[TrialRecord, ...]:
+    """Return the records of the journal; a last line that a crash cut short is left out."""
+    where = folder / "journal.ndjson"
+    if not os.path.lexists(where):
+        return ()
+    *lines, _ = untrusted.read_bytes(folder, where.name).split(b"\n")
+    if len(lines) > MOST_TRIALS:
+        raise Fault(f"{where} has {len(lines)} lines, no run has as many", _FROM_A_COPY)
+    records, previous = [], ""
+    for number, line in enumerate(lines, 1):
+        record = _validated(TrialRecord, line, f"{where}, line {number}")
+        if record.previous != previous:
+            raise Fault(
+                f"{where}, line {number} does not follow the line before it: one of the two was "
+                "changed, or a line between them is missing",
+                _FROM_A_COPY,
+            )
+        previous = hashlib.sha256(line).hexdigest()
+        records.append(record)
+    return tuple(records)
+
+
+def _consistent(
+    folder: Path, manifest: Manifest, host: HostRecord, trials: Iterable[TrialRecord]
+) -> None:
+    """Raise Fault where the files of a run contradict each other in what everything hangs on."""
+    plan, where = manifest.plan, folder / "manifest.json"
+    for name in (plan.request.host, host.host):
+        if name != manifest.host:
+            raise Fault(f"{folder} names two hosts: {manifest.host!r} and {name!r}", _FROM_A_COPY)
+    if len(plan.cell) != len(plan.cells):
+        raise Fault(f"{where}: two cells have one id", _FROM_A_COPY)
+    for item in (*plan.order, *plan.cells):
+        cell = getattr(item, "cell", None) or getattr(item, "baseline", None)
+        if cell is not None and cell not in plan.cell:
+            raise Fault(f"{where} names the cell {cell!r}, which is not in its plan", _FROM_A_COPY)
+    planned = {item.trial: item for item in plan.order}
+    seen: set[int] = set()
+    for trial in trials:
+        where = folder / "journal.ndjson"
+        item = planned.get(trial.trial)
+        if item is None or trial.trial in seen:
+            why = "stands there twice" if item else "is not in the plan"
+            raise Fault(f"{where}: trial {trial.trial} {why}", _FROM_A_COPY)
+        if (trial.cell, trial.block, trial.position) != (item.cell, item.block, item.position):
+            raise Fault(
+                f"{where}: trial {trial.trial} is of cell {trial.cell!r}, block {trial.block}, "
+                f"position {trial.position}; the plan says {item.cell!r}, {item.block}, "
+                f"{item.position}",
+                _FROM_A_COPY,
+            )
+        seen.add(trial.trial)
+        _among(trial.grade, contract.GRADES, f"{where}: grade of trial {trial.trial}")
+        for name in (*trial.raw.values(), *trial.sha256):
+            _raw_name(name, where)
+        _among(trial.tool.name, drivers.MEASURING, f"{where}: tool of trial {trial.trial}")
+
+
+def _raw_name(name: str, where: Path) -> None:
+    if re.fullmatch(untrusted.RAW, name) is None:
+        raise Fault(f"{where} names {name[:60]!r}, which is no raw file of the run", _FROM_A_COPY)
+
+
+def _among(value: str, known: Iterable[str], what: str) -> None:
+    if value not in known:
+        raise Fault(f"{what} is {value[:60]!r}, not {' or '.join(known)}", _FROM_A_COPY)
 
 
 def newest(host: str | None = None) -> list[Run]:
@@ -161,6 +340,6 @@ def newest(host: str | None = None) -> list[Run]:
             run = load(folder)
         except Fault:
             continue  # numalab list --runs names the damaged ones
-        if run.manifest["status"] == "complete":
+        if run.manifest.status == "complete":
             chosen[run.subject] = run
     return list(chosen.values())

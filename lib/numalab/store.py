@@ -1,24 +1,31 @@
 """The results store: tidy measurements and time series, derived from a run's raw files.
 
 ``measurements.parquet`` has one row per trial, metric and point; ``samples.parquet`` one row per
-trial, metric, point and second. Both are derived: the same parsers that the host used rebuild
-them from ``raw/`` at any time, and ``numalab check`` compares.
+trial, metric, point and second. Both are for readers: the analysis derives them from ``raw/``
+itself, by the parsers that the host used, so that no number is taken from a table that somebody
+made. ``SHA256SUMS`` (sha256sum(1)) holds the hashes of what the manifest cannot hash.
 """
 
 from __future__ import annotations
 
-import gzip
+import contextlib
+import io
 import json
-import zlib
+import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from numalab import untrusted
 from numalab.agent import collectors, drivers
+from numalab.agent.contract import Reason, Row, Sample, TrialRecord, to_json
 from numalab.agent.errors import Fault, ParseError
-from numalab.agent.trial import journal
+
+if TYPE_CHECKING:
+    from numalab.runs import Run
 
 MEASUREMENTS: dict[str, pl.DataType] = {
     "run": pl.String(),
@@ -50,7 +57,9 @@ MEASUREMENTS: dict[str, pl.DataType] = {
     "unit": pl.String(),
     "grade": pl.String(),
     "reason": pl.String(),
+    "reason_fields": pl.String(),
 }
+"""Columns of the measurements; ``reason`` is a code, ``reason_fields`` its fields as JSON."""
 SAMPLES: dict[str, pl.DataType] = {
     "run": pl.String(),
     "trial": pl.Int32(),
@@ -63,152 +72,196 @@ SAMPLES: dict[str, pl.DataType] = {
     "unit": pl.String(),
 }
 FILES = ("measurements.parquet", "samples.parquet")
+NOTEBOOK = "notebook.ipynb"
+EXPERIMENT = "experiment.yml"  # a user's own experiment file, kept with its run as data
+SUMS = "SHA256SUMS"
+SEALED = ("manifest.json", "host.json", "journal.ndjson", *FILES, NOTEBOOK, EXPERIMENT)
+MOST_ROWS = 1_500_000  # of one run: all pairs of 512 CPUs in ten blocks
+MOST_RAW_BYTES = 1 << 30  # of one run, unpacked
+
+_ROW = ("source", "metric", "point", "x", "y", "value", "unit", "reason", "reason_fields")
+_SAMPLE = ("source", "t_s", "metric", "point", "value", "unit")
 
 
 def read_raw(folder: Path, name: str) -> str:
-    """Return the text of one raw file of a run; Fault when it is missing or not gzip."""
-    try:
-        with gzip.open(folder / name, "rb") as file:
-            return file.read().decode("utf-8", errors="replace")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise Fault(f"{folder / name} cannot be read: {error}", "restore it from a copy") from None
+    """Return the text of one raw file of a run; Fault when it is missing or no gzip file."""
+    return untrusted.read_gzip(folder, name).decode("utf-8", errors="replace")
 
 
 def read_json(folder: Path, name: str) -> Any:
     """Return what one raw file of a run holds as JSON; Fault when it cannot be read as that."""
-    try:
-        return json.loads(read_raw(folder, name))
-    except ValueError as error:
-        raise Fault(f"{folder / name} is not JSON: {error}", "restore it from a copy") from None
+    return untrusted.parse_json(untrusted.read_gzip(folder, name), folder / name)
 
 
-def derive(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Rebuild (measurements, samples) of a run from its manifest, journal and raw files.
+def reason(row: dict[str, Any]) -> Reason | None:
+    """Return the reason that a row of the measurements holds."""
+    if row["reason"] is None:
+        return None
+    return Reason(row["reason"], json.loads(row["reason_fields"] or "{}"))
+
+
+def derive(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rebuild (measurements, samples) of a run from its journal and its raw files.
 
     A trial whose raw output no longer parses has no rows of that source; ``numalab check`` says
-    so. Raises Fault when the run directory itself cannot be read.
+    so. Raises Fault when a raw file cannot be read, or the run holds more than is ever measured.
     """
-    manifest = journal.read_json(folder / "manifest.json")
-    plan = manifest["plan"]
-    cells = {cell["id"]: cell for cell in plan["cells"]}
-    measurements: list[dict[str, Any]] = []
-    samples: list[dict[str, Any]] = []
-    for record in journal.read(folder / "journal.ndjson"):
-        cell = cells.get(record["cell"])
-        if cell is None:
-            raise Fault(
-                f"{folder}/journal.ndjson: trial {record['trial']} has the cell "
-                f"{record['cell']!r}, which is not in the plan",
-            )
-        head = {"run": manifest["run"], "trial": record["trial"], "cell": cell["id"]}
-        common = {
-            **head,
-            "host": manifest["host"],
-            "experiment": manifest["experiment"],
-            "profile": manifest["profile"],
-            "block": record["block"],
-            "position": record["position"],
-            "binding": cell["binding"],
-            "label": cell["label"],
-            "role": cell["role"],
-            "baseline": cell["baseline"],
-            "cpus": cell["cpus"],
-            "cpu_nodes": cell["cpu_nodes"],
-            "memory_policy": cell["memory"]["policy"],
-            "memory_nodes": cell["memory"]["nodes"],
-            "threads": cell["threads"],
-            "distance": cell["distance"],
-            "tool": record["tool"]["name"],
-            "tool_version": record["tool"]["version"],
-            "grade": record["grade"],
-        }
-        driver = drivers.driver(record["tool"]["name"])
-        records = _parsed(folder, driver, record)
-        collect = record["raw"].get("collect")
-        collected = None if collect is None else read_json(folder, collect)
-        for row in _trial_rows(driver, records, collected):
-            reason = row.get("reason") or record["reason"]
-            measurements.append({**common, **row, "reason": reason})
-        samples += [{**head, **row} for row in _trial_samples(driver, records, collected)]
-    return (
-        pl.DataFrame(measurements, schema=MEASUREMENTS),
-        pl.DataFrame(samples, schema=SAMPLES),
-    )
+    rows, samples, unpacked = _Columns(_ROW), _Columns(_SAMPLE), 0
+    for trial in run.trials:
+        raw = _Raw(run, trial)
+        unpacked += raw.unpacked
+        with raw.understood():
+            for row in raw.rows():
+                rows.add(trial.trial, row, row.reason or trial.reason)
+            for sample in raw.samples():
+                samples.add(trial.trial, sample)
+        if len(rows) + len(samples) > MOST_ROWS or unpacked > MOST_RAW_BYTES:
+            raise Fault(f"{run.folder} holds more than a run ever measures", "is it one?")
+    try:
+        heads = pl.DataFrame(
+            [_head(run, trial) for trial in run.trials],
+            schema={name: MEASUREMENTS[name] for name in MEASUREMENTS if name not in _ROW},
+        )
+        return rows.joined(heads, MEASUREMENTS), samples.joined(heads, SAMPLES)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
+        words = (str(error).splitlines() or [""])[0]
+        raise Fault(f"{run.folder}: its numbers do not fit the tables: {words}") from None
 
 
-def _trial_rows(
-    driver: Any, records: list[dict[str, Any]], collected: dict[str, Any] | None
-) -> Iterator[dict[str, Any]]:
-    for row in driver.metrics(records) if records else []:
-        yield {**_blank(row), "source": "tool"}
-    if collected is not None:
-        for row in collectors.metrics(collected):
-            yield {**_blank(row), "source": row["source"]}
-
-
-def _blank(row: dict[str, Any]) -> dict[str, Any]:
-    value = row["value"]
+def _head(run: Run, trial: TrialRecord) -> dict[str, Any]:
+    cell = run.plan.cell[trial.cell]
     return {
-        "metric": row["metric"],
-        "point": row.get("point") or "",
-        "x": row.get("x"),
-        "y": row.get("y"),
-        "value": None if value is None else float(value),
-        "unit": row["unit"],
-        "reason": row.get("reason"),
+        "run": run.manifest.run,
+        "host": run.manifest.host,
+        "experiment": run.manifest.experiment,
+        "profile": run.manifest.profile,
+        "trial": trial.trial,
+        "block": trial.block,
+        "position": trial.position,
+        "cell": cell.id,
+        "binding": cell.binding,
+        "label": cell.label,
+        "role": cell.role,
+        "baseline": cell.baseline,
+        "cpus": cell.cpus,
+        "cpu_nodes": cell.cpu_nodes,
+        "memory_policy": cell.memory.policy,
+        "memory_nodes": cell.memory.nodes,
+        "threads": cell.threads,
+        "distance": cell.distance,
+        "tool": trial.tool.name,
+        "tool_version": trial.tool.version,
+        "grade": trial.grade,
     }
 
 
-def _parsed(folder: Path, driver: Any, record: dict[str, Any]) -> list[dict[str, Any]]:
-    name = record["raw"].get(getattr(driver, "RAW", "stdout"))
-    if name is None:
-        return []
-    try:
-        return driver.parse(read_raw(folder, name))
-    except ParseError:
-        return []  # the journal holds the reason: the same parser failed on the host
+class _Raw:
+    """The raw files of one trial, read once: what its driver and the collectors make of them."""
+
+    def __init__(self, run: Run, trial: TrialRecord) -> None:
+        self.run = run
+        self.trial = trial
+        self.unpacked = 0
+        self.driver = drivers.driver(trial.tool.name)
+        self.records: list[dict[str, Any]] = []
+        self.collected: Any = None
+        output, collect = trial.raw.get(self.driver.output), trial.raw.get("collect")
+        if output is not None:
+            text = read_raw(run.folder, output)
+            self.unpacked += len(text)
+            # Where it fails the journal holds the reason: the same parser failed on the host.
+            with contextlib.suppress(ParseError), self.understood():
+                self.records = self.driver.parse(text)
+        if collect is not None:
+            self.collected = read_json(run.folder, collect)
+
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """Turn what reading JSON that is not what its tool writes may end in into a Fault."""
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            kind = type(error).__name__
+            raise Fault(
+                f"{self.run.folder}: the raw files of trial {self.trial.trial} do not hold what "
+                f"their tool writes ({kind}: {str(error)[:60]})",
+                "restore them from a copy",
+            ) from None
+
+    def rows(self) -> Iterator[Row]:
+        if self.records:
+            yield from self.driver.metrics(self.records)
+        if self.collected is not None:
+            yield from collectors.metrics(self.collected, self.run.manifest.formulas)
+
+    def samples(self) -> Iterator[Sample]:
+        yield from self.driver.samples(self.records)
+        if self.collected is not None:
+            yield from collectors.samples(self.collected)
 
 
-def _trial_samples(
-    driver: Any, records: list[dict[str, Any]], collected: dict[str, Any] | None
-) -> Iterator[dict[str, Any]]:
-    if hasattr(driver, "samples"):
-        for row in driver.samples(records):
-            yield {**row, "point": row.get("point") or "", "source": "tool"}
-    if collected is not None:
-        yield from collectors.samples(collected)
+class _Columns:
+    """Rows collected column by column: a tenth of what as many dictionaries would take."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.of: dict[str, list[Any]] = {name: [] for name in ("trial", *names)}
+
+    def __len__(self) -> int:
+        return len(self.of["trial"])
+
+    def add(self, trial: int, row: Row | Sample, why: Reason | None = None) -> None:
+        own = {
+            "trial": trial,
+            "reason": why and why.code,
+            "reason_fields": why and json.dumps(to_json(why.fields), ensure_ascii=False),
+        }
+        for name, values in self.of.items():
+            values.append(own[name] if name in own else getattr(row, name))
+
+    def joined(self, heads: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.DataFrame:
+        """Return the rows as a table, with what the heads know of their trials."""
+        rows = pl.DataFrame(self.of, schema={name: schema[name] for name in self.of})
+        heads = heads.select(name for name in heads.columns if name in schema)
+        return rows.join(heads, on="trial", how="left", maintain_order="left").select(schema)
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    """Return a table as it is written: the same table gives the same bytes."""
+    file = io.BytesIO()
+    frame.write_parquet(file, compression="zstd", statistics=False)
+    return file.getvalue()
 
 
 def write(folder: Path) -> None:
-    """Derive a run's two tables, write them beside its raw files, note their hashes."""
-    for name, frame in zip(FILES, derive(folder), strict=True):
-        temporary = folder / f".{name}"
-        frame.write_parquet(temporary, compression="zstd", statistics=False)
-        temporary.replace(folder / name)
-    manifest = journal.read_json(folder / "manifest.json")
-    manifest["tables"] = {name: journal.sha256(folder / name) for name in FILES}
-    journal.write_json(folder / "manifest.json", manifest)
+    """Derive a run's two tables, write them beside its raw files, and seal the run."""
+    from numalab import runs
+
+    for name, frame in zip(FILES, derive(runs.load(folder)), strict=True):
+        _replace(folder / name, parquet(frame))
+    seal(folder)
 
 
-def measurements(folders: Iterable[Path]) -> pl.LazyFrame:
-    """Scan the measurements of runs, as one lazy frame; Fault when there are none to scan."""
-    return _scan(folders, FILES[0], MEASUREMENTS)
+def seal(folder: Path) -> None:
+    """Write SHA256SUMS over a run's files as they are now; raw files are in its manifest."""
+    present = [name for name in SEALED if os.path.lexists(folder / name)]
+    lines = [f"{untrusted.sha256(folder, name)}  {name}\n" for name in present]
+    _replace(folder / SUMS, "".join(lines).encode())
 
 
-def samples(folders: Iterable[Path]) -> pl.LazyFrame:
-    """Scan the time series of runs, as one lazy frame."""
-    return _scan(folders, FILES[1], SAMPLES)
+def sums(folder: Path) -> dict[str, str]:
+    """Return what SHA256SUMS lists: hashes by file; Fault where it is missing or damaged."""
+    text = untrusted.read_bytes(folder, SUMS, untrusted.MIB).decode("utf-8", errors="replace")
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line)
+        if match is None or match[2] not in SEALED:
+            raise Fault(f"{folder / SUMS}, line {number} is no hash of a file of a run")
+        found[match[2]] = match[1]
+    return found
 
 
-def _scan(
-    folders: Iterable[Path], name: str, schema: dict[str, pl.DataType]
-) -> pl.LazyFrame:
-    paths = [folder / name for folder in folders]
-    if not paths:
-        return pl.LazyFrame(schema=schema)
-    for path in paths:
-        if not path.is_file():
-            raise Fault(
-                f"{path} is missing", f"rebuild it with: numalab check --rebuild {path.parent}"
-            )
-    return pl.scan_parquet(paths)
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves the old one or the new one, never a mixture."""
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_bytes(content)
+    temporary.replace(path)
