@@ -5,20 +5,20 @@ beside it, so that a reader can see whether independent tools agree. Only the fo
 for here are read here: ``numactl --hardware`` (numactl.c, hardware()) and lscpu's summary; all
 others are read by ``numalab.logs``, on the controller.
 
-Records, each with ``witness``: ``node_cpus`` (``node``, ``cpus`` in list format), ``node_size`` and
-``node_free`` (``node``, ``value`` in MiB or null), ``distance`` (``from``, ``to``, ``value``), and of
-lscpu ``field`` (``name``, ``value``).
+Records, each with ``witness``: ``node_cpus`` (``node``, ``cpus`` in list format), ``node_size``
+and ``node_free`` (``node``, ``value`` in MiB or null), ``distance`` (``from``, ``to``, ``value``),
+and of lscpu ``field`` (``name``, ``value``).
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, List, Mapping, Sequence
 
 from .. import cpulist
 from ..contract import Cell, Driver, Host, Prepared, Record, Row, Timing, ToolRecord
-from ..errors import ParseError
+from ..errors import Fault, ParseError
 from ..rows import row
 
 _MARK = "# output of "
@@ -68,7 +68,7 @@ class HostWitness(Driver):
             elif line.strip():
                 try:
                     found = reader(line.strip())
-                except ValueError as why:
+                except (ValueError, Fault) as why:
                     raise ParseError(name, number, line, str(why)) from None
                 out += ({"witness": name, **record} for record in found)
         return out
@@ -92,10 +92,10 @@ def _numactl() -> Callable[[str], List[Record]]:
     columns: List[int] = []
 
     def read(line: str) -> List[Record]:
-        cpus = re.fullmatch(r"node (\d+) cpus:([\d ]*)", line)
-        if cpus:
-            listed = cpulist.format(map(int, cpus[2].split()))
-            return [{"kind": "node_cpus", "node": int(cpus[1]), "cpus": listed}]
+        cpus = re.fullmatch(r"node (\d+) cpus:([-, \d]*?)(?: \(\d+\))?", line)
+        if cpus:  # "0 1 2 8", or since numactl 2.0.19 "0-2, 8 (4)"
+            numbers = cpulist.parse(re.sub(r"[ ,]+", ",", cpus[2]))
+            return [{"kind": "node_cpus", "node": int(cpus[1]), "cpus": cpulist.format(numbers)}]
         memory = re.fullmatch(r"node (\d+) (size|free): (?:(\d+) MB|<not available>)", line)
         if memory:
             value = int(memory[3]) if memory[3] else None

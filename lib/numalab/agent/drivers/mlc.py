@@ -25,24 +25,28 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
+from ..contract import Cell, Driver, Host, Prepared, Record, Row, Timing, ToolRecord, reason
 from ..errors import Fault
-from .reading import Line, Record, lines, refuse
+from ..rows import row
+from . import options as check
+from .reading import Line, lines, refuse
 
 NAME = "mlc"
-PROTOCOL = "sampled"
 
 _BANNER = re.compile(r"Intel\(R\) Memory Latency Checker\s*-\s*v(\d+\.\d+\w*)\Z")
-_IDLE = re.compile(
-    r"Measuring idle latencies(?: for (sequential|random) access)?(?: \(in ns\))?\.*\Z"
-)
-_BANDWIDTHS = re.compile(r"Measuring Memory Bandwidths between nodes within system\Z")
-_PEAK = re.compile(r"Measuring Peak (?:Injection )?Memory Bandwidths for the system\Z")
-_MAXIMUM = re.compile(r"Measuring Maximum Memory Bandwidths for the system\Z")
-_LOADED = re.compile(r"Measuring Loaded Latencies for the system\Z")
-_CACHES = re.compile(r"Measuring cache-to-cache transfer latency \(in ns\)\.*\Z")
+_TITLES = [
+    (re.compile(pattern + r"\Z"), section)
+    for pattern, section in (
+        (r"Measuring idle latencies(?: for (sequential|random) access)?(?: \(in ns\))?\.*", "idle"),
+        (r"Measuring Memory Bandwidths between nodes within system", "bandwidth"),
+        (r"Measuring Peak (?:Injection )?Memory Bandwidths for the system", "peak"),
+        (r"Measuring Maximum Memory Bandwidths for the system", "maximum"),
+        (r"Measuring Loaded Latencies for the system", "loaded"),
+        (r"Measuring cache-to-cache transfer latency \(in ns\)\.*", "caches"),
+    )
+]
 _TRAFFIC = re.compile(
     r"(?P<label>ALL Reads|\d+:\d+ Reads?-(?:Writes?|NTWrites?|NT Writes?)|Stream-triad[ -]like"
     r"|All NT ?[Ww]rites|[\w:+%.-]+(?: [\w:+%.-]+){0,4}?)\s*:\s*(?P<value>\S+)\Z"
@@ -57,8 +61,7 @@ _ITERATION = re.compile(
     r"\(\s*(?P<ns>\d+\.\d)\s*ns\s*\)\Z"
 )
 _ROW = re.compile(r"(\d+)\s+(\S.*)\Z")
-_NODES_HEAD = re.compile(r"(?:Numa node|Socket)\s+(\d+(?:\s+\d+)*)\Z")
-_WRITER_HEAD = re.compile(r"Writer Numa Node\s+(\d+(?:\s+\d+)*)\Z")
+_HEAD = re.compile(r"(?:Numa node|Socket|Writer Numa Node)\s+(\d+(?:\s+\d+)*)\Z")
 _SAID = re.compile(
     r"(?:Bandwidths are in MB/sec \(1 MB/sec = 1,000,000 Bytes/sec\)"
     r"|Using all the threads from each core if Hyper-threading is enabled"
@@ -71,6 +74,11 @@ _SAID = re.compile(
 _USING = re.compile(r"Using (?:.* traffic type.*|traffic type .*)\Z")
 _BUFFER = re.compile(r"Using buffer size of .*\Z")
 _WARNING = re.compile(r"(?:\*\*\*|WARNING|Warning|NOTE|Note)[:\s].*\Z")
+_TRAFFIC_KINDS = {"peak": ("peak_bandwidth", 1), "maximum": ("max_bandwidth", 2)}  # and decimals
+_MEASURED = {
+    "idle_latency", "bandwidth", "peak_bandwidth", "max_bandwidth", "loaded_latency",
+    "cache_latency",
+}  # fmt: skip
 
 
 class _Reader:
@@ -90,7 +98,7 @@ class _Reader:
     def open(self, line: Line, section: str) -> None:
         self.close()
         self.section, self.title, self.found = section, line, 0
-        self.columns, self.rows, self.traffic, self.labels = [], [], None, set()
+        self.traffic, self.labels = None, set()
 
     def close(self) -> None:
         """Refuse a section that ended before its values."""
@@ -107,9 +115,119 @@ class _Reader:
             refuse(NAME, self.title, "the table of cache latencies lacks rows: cut short?")
         self.columns, self.rows = [], []
 
-    def add(self, record: Record) -> None:
+    def add(self, kind: str, value: Optional[float], unit: str, **more: Any) -> None:
         self.found += 1
+        record: Record = {"kind": kind, **more, "value": value, "unit": unit}
+        if value is None:
+            record["reason"] = "MLC measures nothing here"
         self.out.append(record)
+
+    def read(self, line: Line) -> None:
+        said = line.text.strip()
+        if self._remark(said) or self._title(line, said):
+            return
+        match = _ITERATION.match(said)
+        if match:
+            self.add("idle_latency", float(match["ns"]), "ns", clocks=float(match["clocks"]))
+        elif _USING.match(said):
+            self.traffic = said[len("Using ") :].replace(" traffic type", "")
+        elif _SAID.match(said):
+            return
+        elif not self.section:
+            refuse(NAME, line, "this is not a line of MLC's")
+        else:
+            readers = {
+                "idle": self._matrix, "bandwidth": self._matrix, "peak": self._traffic,
+                "maximum": self._traffic, "loaded": self._loaded, "caches": self._caches,
+            }  # fmt: skip
+            if not readers[self.section](line, said):
+                refuse(NAME, line, "this is not a line of this section of MLC's output")
+
+    def _remark(self, said: str) -> bool:
+        """Read a line that may stand anywhere and measures nothing."""
+        banner = _BANNER.match(said)
+        if banner:
+            self.close()
+            self.out.append({"kind": "version", "text": banner[1]})
+        elif said.startswith("Command line parameters:"):
+            self.out.append({"kind": "command", "text": said.split(":", 1)[1].strip()})
+        elif _BUFFER.match(said):
+            self.out.append({"kind": "buffer", "text": said})
+        elif _WARNING.match(said):
+            self.out.append({"kind": "warning", "text": said.lstrip("* ")})
+        else:
+            return False
+        return True
+
+    def _title(self, line: Line, said: str) -> bool:
+        for pattern, section in _TITLES:
+            match = pattern.match(said)
+            if match:
+                self.open(line, section)
+                if section == "idle":
+                    self.out.append({"kind": "access", "text": match[1]})
+                return True
+        return False
+
+    def _traffic(self, line: Line, said: str) -> bool:
+        match = _TRAFFIC.match(said)
+        if not match:
+            return False
+        kind, decimals = _TRAFFIC_KINDS[self.section]
+        if match["label"] in self.labels:
+            refuse(NAME, line, f"{match['label']} a second time")
+        self.labels.add(match["label"])
+        value = _number(line, match["value"], decimals)
+        self.add(kind, value, "MB/s", traffic=match["label"])
+        return True
+
+    def _loaded(self, line: Line, said: str) -> bool:
+        match = re.fullmatch(r"(\d{5,})\s+(\S+?)\s+(\S+)", said)
+        if match:
+            self.add(
+                "loaded_latency", _number(line, match[2], 2), "ns", delay=int(match[1]),
+                traffic=self.traffic, bandwidth=_number(line, match[3]), bandwidth_unit="MB/s",
+            )  # fmt: skip
+        return bool(match)
+
+    def _caches(self, line: Line, said: str) -> bool:
+        local, remote = _LOCAL.match(said), _REMOTE.match(said)
+        if local:
+            self.add(
+                "cache_latency", _number(line, local["value"]), "ns", writer=None, reader=None,
+                homed=None, transfer=re.sub(r"\s+", " ", local["what"]),
+            )  # fmt: skip
+        elif remote:
+            self.close_table()
+            transfer = re.sub(r"\s+", " ", remote["what"])
+            self.transfer = {"transfer": transfer, "homed": remote["home"]}
+        else:
+            return bool(self.transfer) and self._matrix(line, said)
+        return True
+
+    def _matrix(self, line: Line, said: str) -> bool:
+        head, match = _HEAD.match(said), _ROW.match(said)
+        if head and not self.columns:
+            self.columns = [int(n) for n in head[1].split()]
+            return True
+        if not match or not self.columns:
+            return False
+        node, cells = int(match[1]), match[2].split()
+        if len(cells) != len(self.columns):
+            refuse(NAME, line, f"{len(cells)} values in a table of {len(self.columns)} columns")
+        if self.rows and node <= self.rows[-1]:
+            refuse(NAME, line, "the rows of the table do not ascend")
+        self.rows.append(node)
+        for other, cell in zip(self.columns, cells):
+            value = None if cell == "-" else _number(line, cell)
+            if self.section == "caches":
+                self.add("cache_latency", value, "ns", writer=node, reader=other, **self.transfer)
+            elif self.section == "idle":
+                self.add("idle_latency", value, "ns", **{"from": node, "to": other})
+            else:
+                pair = {"from": node, "to": other, "traffic": self.traffic}
+                self.add("bandwidth", value, "MB/s", **pair)
+        return True
 
 
 def _number(line: Line, word: str, decimals: int = 1) -> float:
@@ -118,271 +236,122 @@ def _number(line: Line, word: str, decimals: int = 1) -> float:
     return float(word)
 
 
-def parse(text: str) -> List[Record]:
-    """Return the records of every section; ParseError for any line that MLC does not print."""
-    reader = _Reader()
-    for line in lines(text, ("mlc", "mlc_avx512", "mlc_internal")):
-        row = line.text.strip()
-        if row:
-            _line(reader, line, row)
-    reader.close()
-    if not any(r["kind"] in _MEASURED for r in reader.out):
-        refuse(NAME, None, "it holds no measurement of MLC's")
-    return reader.out
+# --- the driver -------------------------------------------------------------------------------
 
-
-_MEASURED = {
-    "idle_latency", "bandwidth", "peak_bandwidth", "max_bandwidth", "loaded_latency",
-    "cache_latency",
+_SECONDS = {
+    "latency_matrix": 60.0, "bandwidth_matrix": 120.0, "peak_injection_bandwidth": 60.0,
+    "loaded_latency": 120.0, "c2c_latency": 30.0,
 }  # fmt: skip
-
-
-def _line(reader: _Reader, line: Line, row: str) -> None:
-    out = reader.out
-    match = _BANNER.match(row)
-    if match:
-        reader.close()
-        out.append({"kind": "version", "text": match[1]})
-        return
-    if row.startswith("Command line parameters:"):
-        out.append({"kind": "command", "text": row.split(":", 1)[1].strip()})
-        return
-    if _BUFFER.match(row):
-        out.append({"kind": "buffer", "text": row})
-        return
-    if _WARNING.match(row):
-        out.append({"kind": "warning", "text": row.lstrip("* ")})
-        return
-    match = _IDLE.match(row)
-    if match:
-        reader.open(line, "idle")
-        out.append({"kind": "access", "text": match[1]})
-        return
-    for pattern, section in (
-        (_BANDWIDTHS, "bandwidth"), (_PEAK, "peak"), (_MAXIMUM, "maximum"), (_LOADED, "loaded"),
-        (_CACHES, "caches"),
-    ):  # fmt: skip
-        if pattern.match(row):
-            reader.open(line, section)
-            return
-    match = _ITERATION.match(row)
-    if match:
-        value, clocks = float(match["ns"]), float(match["clocks"])
-        reader.add({"kind": "idle_latency", "value": value, "unit": "ns", "clocks": clocks})
-        return
-    if _USING.match(row):
-        reader.traffic = row[len("Using ") :].replace(" traffic type", "")
-        return
-    if _SAID.match(row):
-        return
-    if not reader.section:
-        refuse(NAME, line, "this is not a line of MLC's")
-    _measured(reader, line, row)
-
-
-def _measured(reader: _Reader, line: Line, row: str) -> None:
-    section = reader.section
-    if section in ("idle", "bandwidth"):
-        match = _NODES_HEAD.match(row)
-        if match and not reader.columns:
-            reader.columns = [int(n) for n in match[1].split()]
-            return
-        match = _ROW.match(row)
-        if match and reader.columns:
-            _matrix_row(reader, line, int(match[1]), match[2].split())
-            return
-    elif section in ("peak", "maximum"):
-        match = _TRAFFIC.match(row)
-        if match:
-            kind = "peak_bandwidth" if section == "peak" else "max_bandwidth"
-            # --max_bandwidth prints two decimals, --peak_injection_bandwidth one.
-            value = _number(line, match["value"], 2 if section == "maximum" else 1)
-            if match["label"] in reader.labels:
-                refuse(NAME, line, f"{match['label']} a second time")
-            reader.labels.add(match["label"])
-            reader.add({"kind": kind, "traffic": match["label"], "value": value, "unit": "MB/s"})
-            return
-    elif section == "loaded":
-        match = re.fullmatch(r"(\d{5,})\s+(\S+?)\s+(\S+)", row)
-        if match:
-            reader.add(
-                {
-                    "kind": "loaded_latency", "delay": int(match[1]), "traffic": reader.traffic,
-                    "value": _number(line, match[2], 2), "unit": "ns",
-                    "bandwidth": _number(line, match[3]), "bandwidth_unit": "MB/s",
-                }
-            )  # fmt: skip
-            return
-    elif section == "caches":
-        match = _LOCAL.match(row)
-        if match:
-            what = re.sub(r"\s+", " ", match["what"])
-            value = _number(line, match["value"])
-            reader.add(
-                {
-                    "kind": "cache_latency", "transfer": what, "writer": None, "reader": None,
-                    "homed": None, "value": value, "unit": "ns",
-                }
-            )  # fmt: skip
-            return
-        match = _REMOTE.match(row)
-        if match:
-            reader.close_table()
-            reader.transfer = {"what": re.sub(r"\s+", " ", match["what"]), "home": match["home"]}
-            return
-        match = _WRITER_HEAD.match(row)
-        if match and reader.transfer and not reader.columns:
-            reader.columns = [int(n) for n in match[1].split()]
-            return
-        match = _ROW.match(row)
-        if match and reader.columns:
-            _matrix_row(reader, line, int(match[1]), match[2].split())
-            return
-    refuse(NAME, line, "this is not a line of this section of MLC's output")
-
-
-def _matrix_row(reader: _Reader, line: Line, node: int, cells: List[str]) -> None:
-    if len(cells) != len(reader.columns):
-        refuse(NAME, line, f"{len(cells)} values in a table of {len(reader.columns)} columns")
-    if reader.rows and node <= reader.rows[-1]:
-        refuse(NAME, line, "the rows of the table do not ascend")
-    reader.rows.append(node)
-    for other, cell in zip(reader.columns, cells):
-        value = None if cell == "-" else _number(line, cell)
-        if reader.section == "caches":
-            record: Record = {
-                "kind": "cache_latency", "transfer": reader.transfer["what"], "writer": node,
-                "reader": other, "homed": reader.transfer["home"], "value": value, "unit": "ns",
-            }  # fmt: skip
-        elif reader.section == "idle":
-            record = {"kind": "idle_latency", "from": node, "to": other, "value": value}
-            record["unit"] = "ns"
-        else:
-            record = {"kind": "bandwidth", "from": node, "to": other, "traffic": reader.traffic}
-            record.update(value=value, unit="MB/s")
-        if value is None:
-            record["reason"] = "MLC measures nothing here"
-        reader.add(record)
-
-
-# Driver
-
-_TESTS = {
-    "latency_matrix": (60.0, "idle_latency"),
-    "bandwidth_matrix": (120.0, "bandwidth"),
-    "peak_injection_bandwidth": (60.0, "peak_bandwidth"),
-    "loaded_latency": (120.0, "loaded_latency"),
-    "c2c_latency": (30.0, "cache_latency"),
-}
-_OPTIONS = {"test", "path", "random", "buffer_mib", "time_s"}
+_TESTS = tuple(_SECONDS)
+_CHASES = ("latency_matrix", "loaded_latency")
+_OPTIONS = ("test", "path", "random", "buffer_mib", "time_s")
 # What the probe is told for the same measurements: MLC has its own sizes, times and mixes.
-_PROBES = {"mode", "bytes", "seconds", "delays", "mixes", "pages", "threads"}
+_PROBES = ("mode", "bytes", "seconds", "delays", "mixes", "pages", "threads")
 _TEST_OF = {
     "latency": "latency_matrix", "bandwidth": "bandwidth_matrix", "loaded": "loaded_latency",
     "core-to-core": "c2c_latency",
 }  # fmt: skip
 
 
-def find(options: Dict[str, Any]) -> Dict[str, Any]:
-    """Return MLC's path and version; Fault with what to do when it is missing or will not run."""
-    wanted = options.get("path") or "mlc"
-    path = shutil.which(str(wanted))
-    if path is None:
-        raise Fault(
-            f"{wanted} is not an executable program" if options.get("path") else
-            "Intel MLC (mlc) is not on PATH",
-            "download it from Intel (its licence forbids that numalab ships it; x86 only) and put "
-            "it on PATH or name it as the option path; the probe measures the same without it",
-        )  # fmt: skip
-    try:  # --help prints the banner and measures nothing
-        done = subprocess.run(
-            [path, "--help"], capture_output=True, text=True, errors="replace", timeout=20,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Fault(f"{path} does not run: {error}", "check that it is Intel's mlc") from None
-    match = re.search(r"Memory Latency Checker\s*-\s*v(\d+\.\d+\w*)", done.stdout + done.stderr)
-    if not match:
-        raise Fault(f"{path} does not say that it is Intel's MLC", "name the right program as path")
-    return {"path": path, "version": match[1]}
+class Mlc(Driver):
+    """Intel MLC, where the user has it."""
 
+    name = NAME
 
-def prepare(
-    options: Dict[str, Any], topology: Dict[str, Any], cpus: str, memory_nodes: str
-) -> Dict[str, Any]:
-    """Return the resolved options and the memory needed (bytes); Fault for a bad option."""
-    asked, unknown = options, set(options) - _OPTIONS - _PROBES
-    if unknown:
-        raise Fault(
-            f"mlc has no option {sorted(unknown)[0]!r}", f"known: {', '.join(sorted(_OPTIONS))}"
-        )
-    options = {name: value for name, value in options.items() if name not in _PROBES}
-    mode = asked.get("mode", "latency")
-    if mode not in _TEST_OF:
-        raise Fault(f"mlc cannot measure {mode!r}", f"it measures {', '.join(_TEST_OF)}")
-    test = options.get("test", _TEST_OF[mode])
-    if test not in _TESTS:
-        raise Fault(f"mlc has no test {test!r}", f"known: {', '.join(_TESTS)}")
-    buffer_mib = options.get("buffer_mib")
-    if buffer_mib is not None and (not isinstance(buffer_mib, int) or buffer_mib < 1):
-        raise Fault(f"buffer_mib {buffer_mib!r} is not a whole number of MiB", None)
-    threads = max(1, int(topology.get("threads") or 1))
-    need = (buffer_mib or 200) * threads * 2**20 if test != "c2c_latency" else 2**28
-    notes = ["run with -e: MLC leaves the hardware prefetchers as they are"]
-    resolved = {**options, "test": test, "random": bool(options.get("random", True))}
-    if resolved["random"] and test in ("latency_matrix", "loaded_latency"):
-        notes.append("latency by random access (-r), which the prefetchers do not hide")
-    if test in ("latency_matrix", "bandwidth_matrix"):
-        notes.append("MLC chooses CPUs and memory of this matrix itself, whatever the binding")
-    return {"options": resolved, "need_bytes": need, "notes": notes}
-
-
-def argv(found: Dict[str, Any], options: Dict[str, Any], cell: Dict[str, Any]) -> List[str]:
-    """Return the command line: one test, the prefetchers left alone (-e)."""
-    out = [found["path"], f"--{options['test']}", "-e"]
-    if options.get("random") and options["test"] in ("latency_matrix", "loaded_latency"):
-        out.append("-r")
-    if options.get("buffer_mib"):
-        out.append(f"-b{options['buffer_mib']}m")
-    if options.get("time_s") and options["test"] != "c2c_latency":
-        out.append(f"-t{int(options['time_s'])}")
-    return out
-
-
-def timing(options: Dict[str, Any]) -> Dict[str, float]:
-    """Return the planned seconds; MLC decides itself how long a test takes."""
-    seconds = _TESTS.get(options.get("test", "latency_matrix"), (60.0, ""))[0]
-    return {"warmup_s": 0.0, "measure_s": seconds, "setup_s": 1.0}
-
-
-def metrics(records: List[Record]) -> List[Record]:
-    """Return idle_latency, bandwidth, loaded_latency, core_latency … of a parsed output."""
-    out: List[Record] = []
-    for r in records:
-        kind, value = r["kind"], r.get("value")
-        at: Record = {"point": "", "x": None, "y": None, "reason": r.get("reason")}
-        if kind in ("idle_latency", "bandwidth") and "from" in r:
-            at.update(point=f"{r['from']}-{r['to']}", x=float(r["from"]), y=float(r["to"]))
-        if kind == "idle_latency":
-            out.append({"metric": "idle_latency", "value": value, "unit": "ns", **at})
-        elif kind in ("bandwidth", "peak_bandwidth", "max_bandwidth"):
-            if kind != "bandwidth":
-                at["point"] = _point(str(r["traffic"]))
-            gigabytes = None if value is None else float(value) / 1000
-            out.append({"metric": kind, "value": gigabytes, "unit": "GB/s", **at})
-        elif kind == "loaded_latency":
-            at.update(point=f"delay={r['delay']}", x=float(r["delay"]))
-            out.append({"metric": "loaded_latency", "value": value, "unit": "ns", **at})
-            out.append(
-                {**at, "metric": "loaded_bandwidth", "value": r["bandwidth"] / 1000, "unit": "GB/s"}
+    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+        """Return MLC's path and version; Fault with what to do when it is missing."""
+        path = shutil.which(str(options.get("path") or "mlc"))
+        if path is None:
+            asked = options.get("path")
+            raise Fault(
+                f"{asked} is not an executable program" if asked
+                else "Intel MLC (mlc) is not on PATH",
+                "download it from Intel (its licence forbids that numalab ships it; x86 only) and "
+                "put it on PATH or name it as the option path; the probe measures the same "
+                "without it",
+            )  # fmt: skip
+        # --help prints the banner and measures nothing
+        said = check.answer(path, "--help")
+        match = re.search(r"Memory Latency Checker\s*-\s*v(\d+\.\d+\w*)", said)
+        if not match:
+            raise Fault(
+                f"{path} does not say that it is Intel's MLC", "name the right program as path"
             )
-        elif kind == "cache_latency":
-            at["point"] = str(r["transfer"])
-            if r["writer"] is not None:
-                at["point"] += f" {r['writer']}-{r['reader']} homed in {r['homed']}"
-                at.update(x=float(r["writer"]), y=float(r["reader"]))
-            out.append({"metric": "cache_latency", "value": value, "unit": "ns", **at})
-    return out
+        return ToolRecord(NAME, match[1], path)
+
+    def prepare(
+        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
+    ) -> Prepared:
+        """Return the resolved options and the memory needed (bytes); Fault for a bad option."""
+        check.known(NAME, [name for name in options if name not in _PROBES], _OPTIONS)
+        mode = options.get("mode", "latency")
+        if mode not in _TEST_OF:
+            raise Fault(f"mlc cannot measure {mode!r}", f"it measures {', '.join(_TEST_OF)}")
+        test = check.choice("test", options.get("test", _TEST_OF[mode]), _TESTS)
+        buffer_mib = options.get("buffer_mib")
+        if buffer_mib is not None:
+            check.whole("buffer_mib", buffer_mib, 1)
+        need = (buffer_mib or 200) * max(1, host.threads) * 2**20
+        notes = [reason("mlc-leaves-prefetchers")]
+        own = {name: options[name] for name in options if name not in _PROBES}
+        resolved = {**own, "test": test, "random": bool(options.get("random", True))}
+        if resolved["random"] and test in _CHASES:
+            notes.append(reason("mlc-random-access"))
+        if test in ("latency_matrix", "bandwidth_matrix"):
+            notes.append(reason("mlc-binds-itself"))
+        return Prepared(resolved, 2**28 if test == "c2c_latency" else need, tuple(notes))
+
+    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+        """Return the command line: one test, the prefetchers left alone (-e)."""
+        out = [str(found.path), f"--{options['test']}", "-e"]
+        if options.get("random") and options["test"] in _CHASES:
+            out.append("-r")
+        if options.get("buffer_mib"):
+            out.append(f"-b{options['buffer_mib']}m")
+        if options.get("time_s") and options["test"] != "c2c_latency":
+            out.append(f"-t{int(options['time_s'])}")
+        return out
+
+    def timing(self, options: Mapping[str, Any]) -> Timing:
+        """Return the planned seconds; MLC decides itself how long a test takes."""
+        return Timing(setup_s=1.0, measure_s=_SECONDS[options.get("test", "latency_matrix")])
+
+    def parse(self, text: str) -> List[Record]:
+        """Return the records of every section; ParseError for any line that MLC does not print."""
+        reader = _Reader()
+        for line in lines(text, ("mlc", "mlc_avx512", "mlc_internal")):
+            if line.text.strip():
+                reader.read(line)
+        reader.close()
+        if not any(r["kind"] in _MEASURED for r in reader.out):
+            refuse(NAME, None, "it holds no measurement of MLC's")
+        return reader.out
+
+    def metrics(self, records: Sequence[Record]) -> List[Row]:
+        """Return idle_latency, bandwidth, loaded_latency, cache_latency … of a parsed output."""
+        out: List[Row] = []
+        for r in records:
+            kind, value = r["kind"], r.get("value")
+            why = reason("tool-said", text=r.get("reason"))
+            at: Dict[str, Any] = {}
+            if kind in ("idle_latency", "bandwidth") and "from" in r:
+                at = {"point": f"{r['from']}-{r['to']}", "x": r["from"], "y": r["to"]}
+            elif kind in ("peak_bandwidth", "max_bandwidth"):
+                at = {"point": _point(r["traffic"])}
+            elif kind == "loaded_latency":
+                at = {"point": f"delay={r['delay']}", "x": r["delay"]}
+            elif kind == "cache_latency":
+                at = {"point": r["transfer"]}
+                if r["writer"] is not None:
+                    place = f" {r['writer']}-{r['reader']} homed in {r['homed']}"
+                    at = {"point": r["transfer"] + place, "x": r["writer"], "y": r["reader"]}
+            if kind in ("idle_latency", "loaded_latency", "cache_latency"):
+                out.append(row(kind, value, "ns", why, **at))
+            elif kind in _MEASURED:
+                out.append(row(kind, None if value is None else value / 1000, "GB/s", why, **at))
+            if kind == "loaded_latency":
+                out.append(row("loaded_bandwidth", r["bandwidth"] / 1000, "GB/s", **at))
+        return out
 
 
 def _point(traffic: str) -> str:

@@ -8,11 +8,12 @@ echo of the tool's own command line. Everything else is left for the parser to j
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, NamedTuple, NoReturn, Optional
+from typing import Iterable, List, NamedTuple, NoReturn, Optional
 
+from ..contract import Record
 from ..errors import ParseError
 
-Record = Dict[str, object]
+__all__ = ["Line", "Record", "lines", "refuse"]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FENCE = re.compile(r"\s*```\w*\s*\Z")

@@ -21,14 +21,27 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from .. import cpulist
+from ..contract import (
+    Cell,
+    Driver,
+    Host,
+    Prepared,
+    Reason,
+    Record,
+    Row,
+    Timing,
+    ToolRecord,
+    reason,
+)
 from ..errors import Fault
-from .reading import Line, Record, lines, refuse
+from ..rows import row
+from . import options as check
+from .options import last_level_caches
+from .reading import Line, lines, refuse
 
 NAME = "stream"
-PROTOCOL = "sampled"
 
 _KERNELS = ("Copy", "Scale", "Add", "Triad")
 _HEAD = re.compile(
@@ -85,84 +98,96 @@ _FAILED_MORE = re.compile(
 )
 
 
+class _Reader:
+    """One run while it is being read."""
+
+    def __init__(self) -> None:
+        self.out: List[Record] = []  # versions and warnings
+        self.setup: Dict[str, Optional[int]] = dict.fromkeys(
+            ("array_elements", "element_bytes", "array_bytes", "offset", "iterations",
+             "threads_requested", "threads_counted")
+        )  # fmt: skip
+        self.kernels: List[Record] = []
+        self.validation: Optional[Record] = None
+        self.headed = False
+
+    def read(self, line: Line) -> None:
+        said = line.text.strip()
+        match = _VERSION.match(said)
+        if match:
+            if any(r["kind"] == "version" for r in self.out):
+                refuse(NAME, line, "a second run: give each run's output on its own")
+            self.out.append({"kind": "version", "text": (match[1] or match[2]).strip()})
+        elif _HEAD.match(said):
+            if self.headed:
+                refuse(NAME, line, "a second table: give each run's output on its own")
+            self.headed = True
+        elif said.startswith(("OMP: Warning", "OMP: Info", "libgomp: ")):
+            self.out.append({"kind": "warning", "text": said})
+        elif not (
+            self._value(line, said)
+            or self._kernel(line, said)
+            or self._validated(line, said)
+            or _SAID.match(said)
+        ):
+            refuse(NAME, line, "this is not a line of STREAM's")
+
+    def _value(self, line: Line, said: str) -> bool:
+        for name, pattern in _PATTERNS:
+            match = pattern.match(said)
+            if match:
+                if self.setup[name] is not None:
+                    refuse(NAME, line, f"{name} a second time")
+                self.setup[name] = int(match[1])
+                if name == "array_elements" and match.lastindex == 2:
+                    self.setup["offset"] = int(match[2])
+                return True
+        return False
+
+    def _kernel(self, line: Line, said: str) -> bool:
+        match = _KERNEL.match(said)
+        if not match:
+            return False
+        if not self.headed or match[1] not in _KERNELS[len(self.kernels) :][:1]:
+            refuse(NAME, line, "the kernels are not Copy, Scale, Add, Triad below their head")
+        self.kernels.append(_kernel(line, match))
+        return True
+
+    def _validated(self, line: Line, said: str) -> bool:
+        failed = self.validation is not None and self.validation["value"] is False
+        if _VALID.match(said):
+            if self.validation:
+                refuse(NAME, line, "a second word about validation")
+            self.validation = {"kind": "validation", "value": True, "text": said}
+        elif _FAILED.match(said):
+            if self.validation and not failed:
+                refuse(NAME, line, "the solution both validates and fails")
+            if not failed:
+                self.validation = {"kind": "validation", "value": False, "text": said}
+        else:
+            return failed and bool(_FAILED_MORE.match(said))
+        return True
+
+
 def parse(text: str) -> List[Record]:
     """Return the records of one run; ParseError for a line that STREAM does not print.
 
     The table of the four kernels must be whole. A missing validation line gives a validation
     whose value is null with its reason: such a result is not valid by the run rules.
     """
-    out: List[Record] = []
-    setup: Dict[str, Optional[int]] = dict.fromkeys(
-        ("array_elements", "element_bytes", "array_bytes", "offset", "iterations",
-         "threads_requested", "threads_counted")
-    )  # fmt: skip
-    kernels: List[Record] = []
-    validation: Optional[Record] = None
-    headed = False
+    reader = _Reader()
     for line in lines(text, ("stream", "stream.exe", "stream_c.exe", "./stream")):
-        row = line.text.strip()
-        if not row:
-            continue
-        match = _VERSION.match(row)
-        if match:
-            if any(r["kind"] == "version" for r in out):
-                refuse(NAME, line, "a second run: give each run's output on its own")
-            out.append({"kind": "version", "text": (match[1] or match[2]).strip()})
-            continue
-        if _value(line, row, setup):
-            continue
-        if _HEAD.match(row):
-            if headed:
-                refuse(NAME, line, "a second table: give each run's output on its own")
-            headed = True
-            continue
-        match = _KERNEL.match(row)
-        if match:
-            if not headed or len(kernels) >= 4 or match[1] != _KERNELS[len(kernels)]:
-                refuse(NAME, line, "the kernels are not Copy, Scale, Add, Triad below their head")
-            kernels.append(_kernel(line, match))
-            continue
-        match = _VALID.match(row)
-        if match:
-            if validation:
-                refuse(NAME, line, "a second word about validation")
-            validation = {"kind": "validation", "value": True, "text": row}
-            continue
-        if _FAILED.match(row):
-            if validation is None:
-                validation = {"kind": "validation", "value": False, "text": row}
-            elif validation["value"] is True:
-                refuse(NAME, line, "the solution both validates and fails")
-            continue
-        if validation and validation["value"] is False and _FAILED_MORE.match(row):
-            continue
-        if row.startswith(("OMP: Warning", "OMP: Info", "libgomp: ")):
-            out.append({"kind": "warning", "text": row})
-            continue
-        if not _SAID.match(row):
-            refuse(NAME, line, "this is not a line of STREAM's")
-    if len(kernels) != 4:
+        if line.text.strip():
+            reader.read(line)
+    if len(reader.kernels) != 4:
         refuse(NAME, None, "the table of Copy, Scale, Add and Triad is not complete")
-    elements, size = setup["array_elements"], setup["element_bytes"]
-    if elements is not None and size is not None:
-        setup["array_bytes"] = elements * size
+    setup, validation = reader.setup, reader.validation
+    if setup["array_elements"] is not None and setup["element_bytes"] is not None:
+        setup["array_bytes"] = setup["array_elements"] * setup["element_bytes"]
     if validation is None:
-        reason = "the output ends before STREAM says whether the solution validates"
-        validation = {"kind": "validation", "value": None, "text": None, "reason": reason}
-    return [*out, {"kind": "setup", **setup}, *kernels, validation]
-
-
-def _value(line: Line, row: str, setup: Dict[str, Optional[int]]) -> bool:
-    for name, pattern in _PATTERNS:
-        match = pattern.match(row)
-        if match:
-            if setup[name] is not None:
-                refuse(NAME, line, f"{name} a second time")
-            setup[name] = int(match[1])
-            if name == "array_elements" and match.lastindex == 2:
-                setup["offset"] = int(match[2])
-            return True
-    return False
+        why = "the output ends before STREAM says whether the solution validates"
+        validation = {"kind": "validation", "value": None, "text": None, "reason": why}
+    return [*reader.out, {"kind": "setup", **setup}, *reader.kernels, validation]
 
 
 def _kernel(line: Line, match: re.Match[str]) -> Record:
@@ -185,30 +210,99 @@ def _kernel(line: Line, match: re.Match[str]) -> Record:
     }  # fmt: skip
 
 
-# Driver
+# --- the driver -------------------------------------------------------------------------------
 
-_COMPILED_IN = {"mode", "array", "repeat"}  # the probe's options for the same measurement
-_OPTIONS = {"path", "threads"} | _COMPILED_IN
+_PROGRAMS = ("stream", "stream_c.exe", "stream_c")
+_COMPILED_IN = ("mode", "array", "repeat")  # the probe's options for the same measurement
 _SECONDS = 20.0  # a usual build takes 5 to 30 s; only the plan's estimate hangs on it
 
 
-def find(options: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the path of the official program; its version is in its output only (null here)."""
-    for name in (
-        [options["path"]] if options.get("path") else ["stream", "stream_c.exe", "stream_c"]
-    ):
-        path = shutil.which(str(name))
-        if path and _is_stream(path):
-            return {"path": os.path.abspath(path), "version": None}
-    if options.get("path"):
+class Stream(Driver):
+    """The official STREAM, where the user has it."""
+
+    name = NAME
+
+    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+        """Return the path of the official program; its version is in its output only."""
+        asked = options.get("path")
+        for name in [asked] if asked else _PROGRAMS:
+            path = shutil.which(str(name))
+            if path and _is_stream(path):
+                return ToolRecord(NAME, None, os.path.abspath(path))
+        if asked:
+            raise Fault(f"{asked} is not a STREAM program", "name the compiled stream as path")
         raise Fault(
-            f"{options['path']} is not a STREAM program", "name the compiled stream as path"
+            "the official STREAM (stream) is not on PATH",
+            "compile stream.c from https://www.cs.virginia.edu/stream/ with -fopenmp and a "
+            "STREAM_ARRAY_SIZE for this host and put it on PATH, or use the probe",
         )
-    raise Fault(
-        "the official STREAM (stream) is not on PATH",
-        "compile stream.c from https://www.cs.virginia.edu/stream/ with -fopenmp and a "
-        "STREAM_ARRAY_SIZE for this host and put it on PATH, or use the probe",
-    )
+
+    def prepare(
+        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
+    ) -> Prepared:
+        """Return the resolved options; Fault for a bad one.
+
+        The arrays' size is compiled in and known only from the output: ``need_bytes`` is what the
+        run rules ask for (three arrays of four times the caches), and doubts judges the result.
+        """
+        check.known(NAME, options, ("path", "threads", *_COMPILED_IN))
+        if options.get("mode", "stream") != "stream":
+            raise Fault(f"STREAM cannot measure {options['mode']!r}", "it has the mode stream only")
+        caches = last_level_caches(host, cpus)
+        notes = [reason("size-compiled-in")]
+        if caches is None:
+            notes.append(reason("caches-unknown", what="array"))
+        own = {name: options[name] for name in options if name not in _COMPILED_IN}
+        threads = check.threads(options.get("threads", "all"), cpus, host)
+        resolved = {**own, "threads": threads, "cache_bytes": caches}
+        return Prepared(resolved, 3 * 4 * (caches or 0) or 3 * 80_000_000, tuple(notes))
+
+    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+        """Return the command line: STREAM takes no arguments."""
+        return [str(found.path)]
+
+    def environment(self, options: Mapping[str, Any], cell: Cell) -> Dict[str, str]:
+        """Return what to add to the environment: the threads, one fixed place for each."""
+        return {
+            "OMP_NUM_THREADS": str(options["threads"]), "OMP_DYNAMIC": "false",
+            "OMP_PROC_BIND": "true", "OMP_PLACES": "threads",
+        }  # fmt: skip
+
+    def timing(self, options: Mapping[str, Any]) -> Timing:
+        """Return the planned seconds (STREAM decides them by its compiled-in sizes)."""
+        return Timing(setup_s=1.0, measure_s=_SECONDS)
+
+    def parse(self, text: str) -> List[Record]:
+        return parse(text)
+
+    def metrics(self, records: Sequence[Record]) -> List[Row]:
+        """Return copy, scale, add and triad (GB/s); None with a reason where not validated."""
+        why = _not_validated(records)
+        return [
+            row(r["name"], None if why else r["value"] / 1000, "GB/s", why)
+            for r in records
+            if r["kind"] == "kernel"
+        ]
+
+    def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
+        """Return what the run rules say: arrays below four times the caches, not validated."""
+        caches = options.get("cache_bytes")
+        size = check.first_of(records, "setup")["array_bytes"]
+        out = []
+        if size is None or not caches:
+            out.append(reason("caches-unknown", what="array"))
+        elif size < 4 * caches:
+            why, times = reason("size-compiled-in"), size / caches
+            out.append(reason("below-four-caches", what="array", bytes=size, times=times, why=why))
+        wrong = _not_validated(records)
+        return [*out, wrong] if wrong else out
+
+
+def _not_validated(records: Sequence[Record]) -> Optional[Reason]:
+    validation = check.first_of(records, "validation")
+    if validation["value"] is True:
+        return None
+    return reason("not-validated", text=validation.get("reason") or validation["text"])
 
 
 def _is_stream(path: str) -> bool:
@@ -218,96 +312,3 @@ def _is_stream(path: str) -> bool:
             return b"STREAM version" in program.read(64 * 2**20)
     except OSError:
         return False
-
-
-def prepare(
-    options: Dict[str, Any], topology: Dict[str, Any], cpus: str, memory_nodes: str
-) -> Dict[str, Any]:
-    """Return the resolved options; Fault for a bad one.
-
-    The arrays' size is compiled in and known only from the output: ``need_bytes`` is what the
-    run rules ask for (three arrays of four times the caches), and doubts judges the result.
-    """
-    unknown = set(options) - _OPTIONS
-    if unknown:
-        raise Fault(f"stream has no option {sorted(unknown)[0]!r}", "known: path, threads")
-    if options.get("mode", "stream") != "stream":
-        raise Fault(f"STREAM cannot measure {options['mode']!r}", "it has the mode stream only")
-    count = len(cpulist.parse(cpus)) or int(topology.get("threads") or 1)
-    threads = options.get("threads", "all")
-    threads = count if threads == "all" else threads
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 65536:
-        raise Fault(f"threads {threads!r} is not a number of threads", "write a number, or all")
-    caches = last_level_caches(topology, cpus)
-    notes = ["the arrays' size and the repeats are compiled into the program: judged after the run"]
-    if caches is None:
-        notes.append("the last-level caches are unknown: STREAM's rule (4×) cannot be checked")
-    need = 3 * 4 * (caches or 0) or 3 * 80_000_000
-    own = {name: options[name] for name in options if name not in _COMPILED_IN}
-    resolved = {**own, "threads": threads, "cache_bytes": caches}
-    return {"options": resolved, "need_bytes": need, "notes": notes}
-
-
-def last_level_caches(topology: Dict[str, Any], cpus: str) -> Optional[int]:
-    """Return the sum (bytes) of the last-level caches that these CPUs use; null when unknown."""
-    wanted = set(cpulist.parse(cpus)) or set(cpulist.parse(topology["allowed"]["cpus"]))
-    caches = [c for c in topology.get("caches", []) if c["type"] != "Instruction"]
-    if not caches:
-        return None
-    last = max(cache["level"] for cache in caches)
-    used = [c for c in caches if c["level"] == last and wanted & set(cpulist.parse(c["cpus"]))]
-    if not used or any(not cache["size_bytes"] for cache in used):
-        return None
-    return sum(cache["size_bytes"] for cache in used)
-
-
-def doubts(records: List[Record], options: Dict[str, Any]) -> List[str]:
-    """Return what the run rules would say: arrays below four times the caches, not validated."""
-    cache_bytes = options.get("cache_bytes")
-    setup = next(record for record in records if record["kind"] == "setup")
-    size, out = setup["array_bytes"], []
-    if size is None or not cache_bytes:
-        out.append("whether the arrays are 4× the last-level caches (STREAM's rule) is unknown")
-    elif size < 4 * cache_bytes:
-        out.append(
-            f"the arrays are {size / cache_bytes:.1f}× the last-level caches that the CPUs use: "
-            "STREAM's rule (4×) was not met"
-        )
-    validation = next(record for record in records if record["kind"] == "validation")
-    if validation["value"] is not True:
-        out.append(f"not validated: {validation.get('reason') or validation['text']}")
-    return out
-
-
-def argv(found: Dict[str, Any], options: Dict[str, Any], cell: Dict[str, Any]) -> List[str]:
-    """Return the command line: STREAM takes no arguments."""
-    return [found["path"]]
-
-
-def environment(options: Dict[str, Any], cell: Dict[str, Any]) -> Dict[str, str]:
-    """Return what to add to the environment: the threads, one fixed place for each."""
-    return {
-        "OMP_NUM_THREADS": str(options["threads"]), "OMP_DYNAMIC": "false",
-        "OMP_PROC_BIND": "true", "OMP_PLACES": "threads",
-    }  # fmt: skip
-
-
-def timing(options: Dict[str, Any]) -> Dict[str, float]:
-    """Return the planned seconds (STREAM decides them by its compiled-in sizes)."""
-    return {"warmup_s": 0.0, "measure_s": _SECONDS, "setup_s": 1.0}
-
-
-def metrics(records: List[Record]) -> List[Record]:
-    """Return copy, scale, add and triad (GB/s); null with a reason where not validated."""
-    validation = next(record for record in records if record["kind"] == "validation")
-    reason = None
-    if validation["value"] is not True:
-        reason = str(validation.get("reason") or validation["text"])
-    return [
-        {
-            "metric": r["name"], "value": None if reason else float(r["value"]) / 1000,
-            "unit": "GB/s", "point": "", "x": None, "y": None, "reason": reason,
-        }
-        for r in records
-        if r["kind"] == "kernel"
-    ]  # fmt: skip

@@ -6,4 +6,71 @@ from typing import Dict
 
 from . import Template
 
-SENTENCES: Dict[str, Template] = {}
+SENTENCES: Dict[str, Template] = {
+    "tool-said": "{text}",
+    # options and sizes
+    "too-many-threads": (
+        "{threads} threads on {cpus:n CPU}: each needs a CPU of its own; ask for {cpus} or fewer, "
+        "or for all"
+    ),
+    "needs-two-cpus": "{mode} needs 2 CPUs; bind it to 2 or more",
+    "needs-two-threads": (
+        "loaded latency needs 2 threads: one measures while the others read; bind it to 2 CPUs or "
+        "more"
+    ),
+    "caches-unknown": (
+        "the last-level caches are unknown: whether the {what} is 4× as large (STREAM's rule) "
+        "cannot be checked"
+    ),
+    "below-four-caches": (
+        "the {what} of {bytes:size} is {times:.2g}× the last-level caches that the CPUs use: "
+        "STREAM's rule (4×) was not met: {why}"
+    ),
+    "size-asked-for": "{asked} was asked for",
+    "memory-limits-size": "the nodes can give {available:size}, of which {share:percent} are used",
+    "size-compiled-in": "the arrays' size and the repeats are compiled into the program",
+    "node-size-unknown": (
+        "{option} {asked}: how much memory the node has is unknown; name a size like 64MiB"
+    ),
+    # where there is nothing to see, or what the host cannot bear
+    "one-memory-node": (
+        "fewer than two nodes have memory that may be used: pages have no choice of nodes"
+    ),
+    "no-other-node": "no node but {node} has CPUs and memory",
+    "no-home-node": (
+        "these CPUs ({cpus}) are not all of one node with memory; bind it to the CPUs of a node"
+    ),
+    "no-page-cache-there": (
+        "directory {directory} is on {kind}, which keeps no sparse file in the page cache; set the "
+        "option directory to a folder on a disk"
+    ),
+    "host-swaps": (
+        "this host swaps: memory beyond a node's would push others' memory to the disk; swapoff -a "
+        "for the time of the run"
+    ),
+    "host-panics-without-memory": "this host panics when memory runs out (vm.panic_on_oom)",
+    "huge-page-pool-too-small": (
+        "the pool of huge pages of {nodes:nodes} has {free:size} free, {needed:size} are needed; "
+        "reserve some by vm.nr_hugepages"
+    ),
+    # why there is no value
+    "huge-pages-unknown": "the kernel does not tell how many huge pages there are",
+    "readers-not-run": "the threads that should have read were not run",
+    "no-page-placed": "no page was placed",
+    "cpus-of-several-nodes": "the CPUs are not all of one node",
+    "page-cache-was-dropped": "it was dropped before",
+    "where-pages-were-unknown": "where its pages were is not known",
+    "killed-by-signal": "it was killed by signal {signal}",
+    "peak-memory-unknown": "the peak of its memory is not known",
+    "numactl-gives-none": "numactl says that it is not available",
+    "not-validated": "STREAM did not validate its result: {text}",
+    "output-ends-early": "the output ends before the final report",
+    "checkpoint-missed": (
+        "sysbench missed the checkpoint that ends the warm-up: the host was overloaded"
+    ),
+    "no-event-completed": "no event was completed in the measured period",
+    # MLC
+    "mlc-leaves-prefetchers": "run with -e: MLC leaves the hardware prefetchers as they are",
+    "mlc-random-access": "latency by random access (-r), which the prefetchers do not hide",
+    "mlc-binds-itself": "MLC chooses CPUs and memory of this matrix itself, whatever the binding",
+}

@@ -1,0 +1,123 @@
+"""What the drivers ask of their options and of the programs they run: one place for each check.
+
+Every check returns the value or raises Fault, which says what may be written instead.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Any, Iterable, List, Mapping, Optional, Sequence
+
+from .. import cpulist
+from ..contract import Host, reason
+from ..errors import Fault
+
+MOST_THREADS = 65536
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|)\Z")
+_ANSWER_LIMIT_S = 20
+
+
+def known(tool: str, options: Iterable[str], names: Iterable[str]) -> None:
+    """Refuse an option that is not among ``names``."""
+    unknown, names = sorted(set(options) - set(names)), sorted(names)
+    if unknown:
+        raise Fault(f"{tool} has no option {unknown[0]!r}", f"known: {', '.join(names)}")
+
+
+def choice(name: str, value: Any, names: Sequence[str]) -> str:
+    """Return one of some words."""
+    if value not in names:
+        raise Fault(f"{name} {value!r} is not known", f"known: {', '.join(names)}")
+    return str(value)
+
+
+def whole(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
+    """Return a whole number between two limits."""
+    if type(value) is not int or not least <= value <= most:
+        raise Fault(f"{name} {value!r} is not a whole number from {least} to {most}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise Fault(f"{name} {value!r} is neither true nor false")
+    return value
+
+
+def seconds(name: str, value: Any, least: float = 0.001, most: float = 1e6) -> float:
+    """Return a length of time in seconds."""
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise Fault(
+            f"{name} {value!r} is not a number of seconds from {least:g} to {most:g}",
+            "write a number like 2 or 0.5",
+        )
+    return float(value)
+
+
+def size(name: str, value: Any, least: int = 65536, also: str = "") -> int:
+    """Return a size in bytes: a number of them, or a text like "64MiB".
+
+    ``also`` is what else its driver understands, for the message.
+    """
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    number = float(match[1]) * _UNITS[match[2]] if match else value
+    if type(number) not in (int, float) or not least <= number < 2**62:
+        raise Fault(
+            f"{name} {value!r} is not a size of at least {least} bytes",
+            f"write a number of bytes or 64MiB{also}",
+        )
+    return int(number)
+
+
+def several(name: str, value: Any) -> List[Any]:
+    """Return a list of 1 to 64 values."""
+    if not isinstance(value, (list, tuple)) or not 1 <= len(value) <= 64:
+        raise Fault(f"{name} {value!r} is not a list of 1 to 64 values", "write it like [0, 100]")
+    return list(value)
+
+
+def threads(value: Any, cpus: str, host: Host, one_a_cpu: bool = False) -> int:
+    """Return a number of threads: a number, or "all" or "half" of the cell's CPUs.
+
+    With ``one_a_cpu`` there cannot be more threads than CPUs.
+    """
+    count = len(cpulist.parse(cpus)) or host.threads
+    named = {"all": count, "half": max(1, count // 2)}
+    number = whole("threads", named.get(value, value) if isinstance(value, str) else value,
+                   1, MOST_THREADS)  # fmt: skip
+    if one_a_cpu and number > count:
+        raise Fault(reason("too-many-threads", threads=number, cpus=count))
+    return number
+
+
+def last_level_caches(host: Host, cpus: str) -> Optional[int]:
+    """Return the sum (bytes) of the last-level caches that these CPUs use; None when unknown."""
+    wanted = set(cpulist.parse(cpus)) or set(cpulist.parse(host.allowed.cpus))
+    caches = [cache for cache in host.caches if cache.type != "Instruction"]
+    last = max((cache.level for cache in caches), default=0)
+    sizes = [
+        cache.size_bytes or 0
+        for cache in caches
+        if cache.level == last and wanted & set(cpulist.parse(cache.cpus))
+    ]
+    return sum(sizes) if sizes and all(sizes) else None
+
+
+def answer(path: str, *words: str) -> str:
+    """Return what a program prints on stdout and stderr; Fault where it does not run."""
+    try:
+        done = subprocess.run(
+            [path, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=_ANSWER_LIMIT_S,
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise Fault(f"{path} does not run: {error}", "install it anew, or name another") from None
+    return done.stdout
+
+
+def first_of(records: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
+    """Return the first record of a kind, which must be there."""
+    return next(record for record in records if record["kind"] == kind)
