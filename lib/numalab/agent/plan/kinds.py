@@ -200,7 +200,7 @@ def _why_one_memory_node(host: Host) -> Reason:
     if len(host.nodes) == 1:
         return reason("one-node")
     if len(host.memory_nodes) == 1:
-        return reason("one-memory-node", node=host.memory_nodes[0])
+        return reason("only-memory-node", node=host.memory_nodes[0])
     return reason("no-memory-node")
 
 
@@ -303,7 +303,7 @@ def _remote(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
         elif argument in ranks:
             pairs.append((here, ranks[argument][0]))
         elif others:
-            skipped.append((binding.text, reason("no-distances", node=here)))
+            skipped.append((binding.text, reason("distances-unknown", node=here)))
     if not pairs and not skipped:
         skipped.append((binding.text, _why_one_memory_node(host)))
     return Found([_pair(host, binding, here, there) for here, there in pairs], skipped)
