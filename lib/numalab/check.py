@@ -1,13 +1,19 @@
 """The stranger's checker: may this run be published?
 
-It trusts nothing but the raw files: hashes, the schema, every number derived again from raw,
-every grade derived again from the recorded proofs, the rules of a run, and implausible values.
+It trusts nothing but the raw files: hashes, the schema, every number derived again from raw with
+the formulas that the run recorded, every grade derived again from the recorded proofs, the rules
+of a run, and implausible values.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import resource
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,16 +22,18 @@ from typing import Any
 
 import polars as pl
 
-from numalab import runs, store
+from numalab import runs, store, untrusted
 from numalab.agent import drivers
+from numalab.agent.contract import ERROR, MEASURED, UNVERIFIED, VERIFIED, Cell, Proof, TrialRecord
 from numalab.agent.errors import Fault, ParseError
+from numalab.agent.host import state
 from numalab.agent.plan import make as planning
-from numalab.agent.trial import journal, settings
 from numalab.agent.trial import proof as placement
+from numalab.agent.trial import settings
 
-# What a finished run adds after its manifest is sealed; they are derived, and derived again here.
-DERIVED = (*store.FILES, "manifest.json", "notebook.ipynb")
+DOUBTS = ("below-four-caches", "not-validated")  # a tool's own rule was not kept
 SHOWN = 12  # rows of one table named before "and N more"
+UNLISTED = (*store.SEALED, store.SUMS)  # not in the manifest's hashes, or only in part
 
 
 @dataclass
@@ -64,115 +72,90 @@ def check(folder: Path) -> Result:
     result = Result(folder)
     if not folder.is_dir():
         raise Fault(f"{folder} is not a directory", "numalab list --runs shows the runs")
-    try:
-        _check(result)
-    except Fault as fault:
-        result.faults.append(str(fault))
-    except _UNFIT as error:
-        words = str(error).splitlines() or [""]
-        kind = type(error).__name__
-        result.faults.append(f"the run's files do not fit the schema: {kind} {words[0]}".rstrip())
+    for find in (_files, _contents):
+        try:
+            find(result)
+        except Fault as fault:
+            result.faults.append(str(fault))
+    result.faults = list(dict.fromkeys(result.faults))
     return result
 
 
-# What reading a file that is JSON, but not as the schema says, can end in.
-_UNFIT = (LookupError, TypeError, AttributeError, ValueError, pl.exceptions.PolarsError)
+def _contents(result: Result) -> None:
+    run = runs.load(result.folder)
+    result.trials = len(run.trials)
+    result.faults += _order(run)
+    result.faults += _cases(run)
+    for trial in run.trials:
+        cell = run.cells[trial.cell]
+        result.faults += _grade(run, trial, cell)
+        result.faults += _settings(run, trial, cell)
+    if run.host.emulated and run.evidence == MEASURED:
+        result.faults.append("manifest.json: an emulated host's figures are called measured")
+    if run.own_experiment:
+        run.experiment  # Fault where the file is none  # noqa: B018
+    result.faults += _tables(run)
+    result.faults += _implausible(run.measurements)
+    result.warnings += _rules(run)
+    result.warnings += _suspicious(run)
 
 
-def _check(result: Result) -> None:
-    folder = result.folder
-    manifest = runs.read_manifest(folder)
-    plan = manifest["plan"]
-    result.faults += _hashes(folder, manifest["sha256"])
-    changed = dict(_changed_tables(folder, manifest.get("tables") or {}))
-    host = journal.read_json(folder / "host.json")
-    records = journal.read(folder / "journal.ndjson")
-    result.trials = len(records)
-    result.faults += _journal(plan, manifest, records)
-    result.faults += _cases(plan)
-    for record in records:
-        result.faults += _trial(folder, plan, host, record)
-        result.faults += _settings(plan, manifest.get("settings") or {}, record)
-    derived = store.derive(folder)
-    for name, frame in zip(store.FILES, derived, strict=True):
-        faults = []
-        if name not in changed or _readable(folder / name):
-            faults += _same_table(folder, name, frame)
-        if name in changed and not faults:  # a byte that no number hangs on, or that none survives
-            faults.append(changed[name])
-        result.faults += faults
-    result.faults += _implausible(derived[0])
-    result.warnings += _rules(plan, manifest, host, records)
-    result.warnings += _suspicious(derived[0], plan, host)
+# --- hashes ---------------------------------------------------------------------------------------
 
 
-def _hashes(folder: Path, listed: dict[str, str]) -> Iterator[str]:
-    present = {
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    }
-    needed = {"host.json", *(["journal.ndjson"] if "journal.ndjson" in present else [])}
-    for name in sorted(needed - set(listed)):
-        yield f"{name}: manifest.json lists no sha256 of it"
+def _files(result: Result) -> None:
+    """Hold every file against its hash: raw/ and the host's files, then what the run added."""
+    folder, faults = result.folder, result.faults
+    runs.check_folder(folder)
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    listed = dict(runs.read_manifest(folder).sha256)
+    for name in ("host.json", "journal.ndjson"):
+        if name in present and name not in listed:
+            faults.append(f"{name}: manifest.json lists no sha256 of it")
+    faults += _differing(folder, listed, present, "manifest.json")
+    for name in sorted(present - set(listed) - set(UNLISTED)):
+        faults.append(f"{name}: not listed in manifest.json")
+    sums = store.sums(folder)
+    for name in sorted(present & set(store.SEALED) - set(sums)):
+        faults.append(f"{name}: not listed in {store.SUMS}")
+    tables = set(store.FILES)  # a changed table is named with the numbers that were changed
+    faults += _differing(folder, {n: sums[n] for n in sums if n not in tables}, present, store.SUMS)
+
+
+def _differing(
+    folder: Path, listed: dict[str, str], present: set[str], where: str
+) -> Iterator[str]:
     for name, expected in sorted(listed.items()):
         if name not in present:
-            yield f"{name}: listed in manifest.json, but missing"
-        elif journal.sha256(folder / name) != expected:
-            yield f"{name}: sha256 differs from manifest.json"
-    for name in sorted(present - set(listed) - set(DERIVED)):
-        yield f"{name}: not listed in manifest.json"
+            yield f"{name}: listed in {where}, but missing"
+        elif untrusted.sha256(folder, name) != expected:
+            yield f"{name}: sha256 differs from {where}"
 
 
-def _changed_tables(folder: Path, listed: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each derived table that is not what was derived, and the words for it."""
-    for name, expected in sorted(listed.items()):
-        if (folder / name).is_file() and journal.sha256(folder / name) != expected:
-            yield name, f"{name}: sha256 differs from manifest.json"
+# --- trials ---------------------------------------------------------------------------------------
 
 
-def _readable(path: Path) -> bool:
-    """Tell whether a changed table can be read; trying it can end the whole process."""
-    code = "import sys, polars; polars.read_parquet(sys.argv[1])"
-    try:
-        done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
-
-
-def _journal(
-    plan: dict[str, Any], manifest: dict[str, Any], records: list[dict[str, Any]]
-) -> Iterator[str]:
-    planned = {item["trial"]: item for item in plan["order"]}
-    counts = Counter(record["trial"] for record in records)
-    for trial, count in sorted(counts.items()):
-        if count > 1:
-            yield f"journal.ndjson: trial {trial} stands {count} times"
-        if trial not in planned:
-            yield f"journal.ndjson: trial {trial} is not in the plan"
-    for record in records:
-        item = planned.get(record["trial"], record)
-        for key in ("cell", "block", "position"):
-            if record[key] != item[key]:
-                yield (
-                    f"journal.ndjson: trial {record['trial']} has {key} {record[key]!r}, "
-                    f"the plan says {item[key]!r}"
-                )
-        for name, digest in record["sha256"].items():
-            if manifest["sha256"].get(name) != digest:
+def _order(run: runs.Run) -> Iterator[str]:
+    """Tell where the trials are not those of the plan, or the plan is no design."""
+    plan, manifest = run.plan, run.manifest
+    for trial in run.trials:
+        for name, digest in trial.sha256.items():
+            if manifest.sha256.get(name) != digest:
                 yield f"{name}: journal.ndjson and manifest.json disagree on its sha256"
-    if manifest["status"] == "complete":
-        for trial in sorted(set(planned) - set(counts)):
-            yield f"journal.ndjson: trial {trial} is missing, though the run calls itself complete"
-    elif manifest["status"] == "running":
+    if manifest.status == "complete":
+        measured = {trial.trial for trial in run.trials}
+        for missing in sorted({item.trial for item in plan.order} - measured):
+            yield f"journal.ndjson: trial {missing} is missing in a run that is called complete"
+    elif manifest.status == "running":
         yield "manifest.json: the run never ended (numalab run --resume completes it)"
-    for cell in plan["cells"]:
-        bound = cell["memory"]["policy"] in ("bind", "interleave")
-        if bound and cell["expects"]["memory"]["proof"] != "required" and not _excused(cell):
-            yield f"manifest.json: cell {cell['id']} binds memory, but requires no proof of it"
+    for cell in plan.cells:
+        bound = cell.memory.policy in ("bind", "interleave")
+        if bound and cell.expects.memory.proof != "required" and not _excused(cell):
+            yield f"manifest.json: cell {cell.id} binds memory, but requires no proof of it"
     by_block: dict[int, list[str]] = {}
-    for item in plan["order"]:
-        by_block.setdefault(item["block"], []).append(item["cell"])
-    cells = sorted(cell["id"] for cell in plan["cells"])
+    for item in plan.order:
+        by_block.setdefault(item.block, []).append(item.cell)
+    cells = sorted(cell.id for cell in plan.cells)
     for block, members in sorted(by_block.items()):
         if sorted(members) != cells:
             yield f"manifest.json: block {block} of the plan does not hold every cell once"
@@ -181,107 +164,116 @@ def _journal(
         yield "manifest.json: every block has the same order; trials must be randomised"
 
 
-def _excused(cell: dict[str, Any]) -> bool:
+def _excused(cell: Cell) -> bool:
     """Tell whether interleaving need not be even in a cell: it asks what a full node takes."""
-    return cell["memory"]["policy"] == "interleave" and bool(cell["expects"]["memory"].get("why"))
+    return cell.memory.policy == "interleave" and cell.expects.memory.why is not None
 
 
-def _trial(
-    folder: Path, plan: dict[str, Any], host: dict[str, Any], record: dict[str, Any]
-) -> Iterator[str]:
+def _grade(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
     """Parse a trial's raw output again and grade it again from its recorded proofs."""
-    cell = next((cell for cell in plan["cells"] if cell["id"] == record["cell"]), None)
-    if cell is None:
-        return  # already said
-    where = f"trial {record['trial']} ({record['cell']})"
-    if record["grade"] not in ("verified", "unverified", "error"):
-        yield f"journal.ndjson: {where} has the unknown grade {record['grade']!r}"
-    if record["grade"] != "verified" and not record["reason"]:
-        yield f"journal.ndjson: {where} is graded {record['grade']} without a reason"
-    if record["grade"] == "error":
+    where = f"trial {trial.trial} ({trial.cell})"
+    if trial.grade != VERIFIED and trial.reason is None:
+        yield f"journal.ndjson: {where} is graded {trial.grade} without a reason"
+    if trial.grade == ERROR:
         return
-    driver = drivers.driver(record["tool"]["name"])
+    driver = drivers.driver(trial.tool.name)
     try:
-        driver.parse(store.read_raw(folder, record["raw"][getattr(driver, "RAW", "stdout")]))
+        driver.parse(store.read_raw(run.folder, trial.raw[driver.output]))
     except (ParseError, KeyError) as error:
-        yield f"{where}: graded {record['grade']}, but its raw output does not parse: {error}"
-    if record["grade"] != "verified" or cell["expects"]["memory"]["proof"] == "none":
+        yield f"{where}: graded {trial.grade}, but its raw output does not parse: {error}"
+    if trial.grade != VERIFIED or cell.expects.memory.proof == "none":
         return
-    if "placement" not in record["raw"]:
+    if "placement" not in trial.raw:
         yield f"{where}: graded verified, but no placement proof was recorded"
         return
-    recorded = store.read_json(folder, record["raw"]["placement"])
-    proofs = [proof for proof in recorded["proofs"] if not proof.get("early")]
-    grade, _ = placement.grade(proofs, cell, host["topology"])
-    if grade != "verified":
+    recorded = store.read_json(run.folder, trial.raw["placement"])
+    listed = recorded.get("proofs") if isinstance(recorded, dict) else None
+    if not isinstance(listed, list):
+        yield f"{where}: {trial.raw['placement']} holds no proofs"
+        return
+    name = trial.raw["placement"]
+    proofs = [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
+    grade, _ = placement.grade(proofs, run.host.topology)
+    if grade != VERIFIED:
         yield f"{where}: graded verified, but its recorded placement gives {grade}"
     for proof in proofs:
-        wrong = placement.contradiction(proof, cell) if proof["ok"] else None
+        wrong = placement.contradiction(proof, cell) if proof.ok and not proof.early else None
         if wrong:
             yield f"{where}: graded verified, but its recorded placement says: {wrong}"
 
 
-def _cases(plan: dict[str, Any]) -> Iterator[str]:
+def _cases(run: runs.Run) -> Iterator[str]:
     """Hold the settings of every cell against those of its case."""
-    request = plan["request"]
-    cases = {case["name"]: case["changes"] for case in request.get("cases") or []}
-    for cell in plan["cells"]:
-        own = (cell.get("case") or {}).get("name")
+    request = run.plan.request
+    cases = {case.name: case.changes for case in request.cases}
+    for cell in run.plan.cells:
+        own = cell.case.name if cell.case else None
         if own is not None and own not in cases:
-            yield f"manifest.json: cell {cell['id']} is of the case {own!r}, which is not asked for"
-        elif "changes" in cell:
-            asked = {}
-            for name, value in {**(request.get("changes") or {}), **cases.get(own, {})}.items():
-                plain = name.rstrip("?")  # "lru_gen.enabled?" is asked for where the host has it
-                if plain == name or plain in cell["changes"]:
-                    asked[plain] = value
-            if cell["changes"] != asked:
-                yield (
-                    f"manifest.json: cell {cell['id']} sets {cell['changes']}, "
-                    f"what is asked for is {asked}"
-                )
-
-
-def _settings(
-    plan: dict[str, Any], usual: dict[str, str], record: dict[str, Any]
-) -> Iterator[str]:
-    """Tell where a trial did not run under the host settings of its cell."""
-    cell = next((cell for cell in plan["cells"] if cell["id"] == record["cell"]), None)
-    if cell is None or "changes" not in cell or record["grade"] == "error":
-        return
-    found = record.get("settings") or {}
-    for name in planning.settings(plan):
-        own = cell["changes"].get(name)
-        if own is None and name in settings.ONE_WAY:
-            if name in found:
-                yield f"trial {record['trial']} ({cell['id']}): {name} was written unasked"
+            yield f"manifest.json: cell {cell.id} is of the case {own!r}, which is not asked for"
             continue
-        wanted = usual.get(name) if own is None else own
-        now = found.get(name)
-        if wanted is None or now is None:
-            yield f"trial {record['trial']} ({cell['id']}): no record of what {name} was"
-        elif not settings.same(name, wanted, now):
-            yield f"trial {record['trial']} ({cell['id']}): {name} was {now}, not {wanted}"
+        asked = {}
+        for name, value in {**request.changes, **(cases[own] if own else {})}.items():
+            plain = name.rstrip("?")  # "lru_gen.enabled?" is asked for where the host has it
+            if plain == name or plain in cell.changes:
+                asked[plain] = value
+        if dict(cell.changes) != asked:
+            yield (
+                f"manifest.json: cell {cell.id} sets {dict(cell.changes)}, what is asked for "
+                f"is {asked}"
+            )
 
 
-def _same_table(folder: Path, name: str, derived: pl.DataFrame) -> Iterator[str]:
-    try:
-        stored = pl.read_parquet(folder / name)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        yield f"{name}: cannot be read: {str(error).splitlines()[0]}"
+def _settings(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
+    """Tell where a trial did not run under the host settings of its cell."""
+    if trial.grade == ERROR:
         return
-    if stored.schema != derived.schema:
+    where = f"trial {trial.trial} ({cell.id})"
+    for name in planning.settings(run.plan):
+        own, now = cell.changes.get(name), trial.settings.get(name)
+        if own is None and name in settings.ONE_WAY:
+            if now is not None:
+                yield f"{where}: {name} was written unasked"
+            continue
+        wanted = run.manifest.settings.get(name) if own is None else own
+        if wanted is None or now is None:
+            yield f"{where}: no record of what {name} was"
+        elif not settings.same(name, wanted, now):
+            yield f"{where}: {name} was {now}, not {wanted}"
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _tables(run: runs.Run) -> Iterator[str]:
+    """Hold the two tables against what is derived from raw/ now."""
+    listed = store.sums(run.folder)
+    for name, derived in zip(store.FILES, (run.measurements, run.samples), strict=True):
+        stored = untrusted.read_bytes(run.folder, name)
+        if stored == store.parquet(derived):
+            continue
+        faults = list(_differences(name, stored, derived))
+        if not faults and listed.get(name) != untrusted.sha256(run.folder, name):
+            faults = [f"{name}: sha256 differs from {store.SUMS}"]  # a byte on which nothing hangs
+        yield from faults
+
+
+def _differences(name: str, stored: bytes, derived: pl.DataFrame) -> Iterator[str]:
+    table = _read_apart(stored, derived.height)
+    if table is None:
+        yield f"{name}: cannot be read"
+        return
+    if table.schema != derived.schema:
         yield f"{name}: its columns differ from the schema"
         return
-    if stored.height != derived.height:
-        yield f"{name}: {stored.height} rows, raw/ gives {derived.height}"
+    if table.height != derived.height:
+        yield f"{name}: {table.height} rows, raw/ gives {derived.height}"
         return
     differs = pl.any_horizontal(
-        stored[column].ne_missing(derived[column]) for column in derived.columns
+        table[column].ne_missing(derived[column]) for column in derived.columns
     )
-    rows = stored.select(differs.alias("differs"))["differs"].arg_true().to_list()
+    rows = table.select(differs.alias("differs"))["differs"].arg_true().to_list()
     for row in rows[:SHOWN]:
-        old, new = stored.row(row, named=True), derived.row(row, named=True)
+        old, new = table.row(row, named=True), derived.row(row, named=True)
         columns = [column for column in derived.columns if old[column] != new[column]]
         said = ", ".join(f"{c} {old[c]!r}, its raw file says {new[c]!r}" for c in columns)
         yield f"{name}: trial {new['trial']} {new['metric']} {new['point']}".rstrip() + f": {said}"
@@ -289,12 +281,48 @@ def _same_table(folder: Path, name: str, derived: pl.DataFrame) -> Iterator[str]
         yield f"{name}: {len(rows) - SHOWN} more rows differ"
 
 
+_READ = """
+import io, sys, polars
+table = polars.read_parquet(io.BytesIO(sys.stdin.buffer.read()), n_rows=int(sys.argv[1]))
+table.write_ipc(sys.stdout.buffer)
+"""
+_READ_S = 60
+_READ_BYTES = 400 << 20
+
+
+def _read_apart(stored: bytes, rows: int) -> pl.DataFrame | None:
+    """Read a Parquet file that somebody made in a process with little memory; None if that fails.
+
+    A damaged or malicious one can claim any size, and can end the process that reads it.
+    """
+    largest = (64 << 20) + 1024 * rows
+
+    def confine() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+        resource.setrlimit(resource.RLIMIT_DATA, (_READ_BYTES, _READ_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    with tempfile.TemporaryFile() as table:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _READ, str(rows + 1)],
+                input=stored, stdout=table, stderr=subprocess.DEVNULL, timeout=_READ_S,
+                preexec_fn=confine, env={**os.environ, "POLARS_MAX_THREADS": "1"},
+            )  # fmt: skip
+            table.seek(0)
+            return pl.read_ipc(io.BytesIO(table.read())) if done.returncode == 0 else None
+        except (subprocess.TimeoutExpired, OSError, pl.exceptions.PolarsError):
+            return None
+
+
+# --- values and rules -----------------------------------------------------------------------------
+
 POSITIVE = ("ns", "GB/s", "1/s", "MiB/s")
 
 
 def _implausible(measurements: pl.DataFrame) -> Iterator[str]:
     used = measurements.filter(
-        (pl.col("source") == "tool") & (pl.col("grade") != "error") & pl.col("value").is_not_null()
+        (pl.col("source") == "tool") & (pl.col("grade") != ERROR) & pl.col("value").is_not_null()
     )
     bad = used.filter(pl.col("unit").is_in(POSITIVE) & ~(pl.col("value") > 0))
     infinite = used.filter(~pl.col("value").is_finite())
@@ -305,75 +333,65 @@ def _implausible(measurements: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _rules(
-    plan: dict[str, Any],
-    manifest: dict[str, Any],
-    host: dict[str, Any],
-    records: list[dict[str, Any]],
-) -> Iterator[str]:
-    if manifest["status"] == "stopped":
+def _rules(run: runs.Run) -> Iterator[str]:
+    plan, manifest, host = run.plan, run.manifest, run.host
+    if manifest.status == "stopped":
         yield "the run was stopped before its end"
-    for grade in ("error", "unverified"):
-        graded = [record for record in records if record["grade"] == grade]
-        reasons = Counter(record["reason"] for record in graded)
-        for reason, count in reasons.most_common():
-            yield f"{count} of {len(records)} trials {grade}: {reason}"
-    blocks = {item["block"] for item in plan["order"]}
-    if plan["request"]["control"] and len(plan["cells"]) > 1:
+    for grade in (ERROR, UNVERIFIED):
+        reasons = Counter(str(trial.reason) for trial in run.trials if trial.grade == grade)
+        for why, count in reasons.most_common():
+            yield f"{count} of {len(run.trials)} trials {grade}: {why}"
+    blocks = {item.block for item in plan.order}
+    if plan.request.control and len(plan.cells) > 1:
         if len(blocks) < planning.FEWEST_BLOCKS:
             yield f"{len(blocks)} blocks decide nothing ({planning.FEWEST_BLOCKS} or more do)"
-        if not any(cell["role"] == "control" for cell in plan["cells"]):
+        if not any(cell.role == "control" for cell in plan.cells):
             yield "there is no A/A control"
-    for entry in manifest.get("changes") or []:
-        if entry["before"] is not None and not entry["restored"]:
-            yield f"{entry['name']} was not put back: {entry['reason']}"
-    for cell in plan["cells"]:
+    for change in manifest.changes:
+        if change.before is not None and not change.restored:
+            yield f"{change.name} was not put back: {change.reason}"
+    for cell in plan.cells:
         if _excused(cell):
-            why = cell["expects"]["memory"]["why"]
-            yield f"{cell['label']}: where its memory went is recorded, not required: {why}"
-    noted = [*(n for cell in plan["cells"] for n in cell["notes"])]
-    noted += [warning for record in records for warning in record["warnings"]]
-    notes = Counter(note for note in noted if "not met" in note or "not validated" in note)
+            why = cell.expects.memory.why
+            yield f"{cell.label}: where its memory went is recorded, not required: {why}"
+    yield from _doubts(run)
+    if host.after is None and manifest.status == "complete":
+        yield "the host's state after the run was not recorded"
+    if host.after is not None:
+        yield from map(str, state.compare(host.before, host.after))
+
+
+def _doubts(run: runs.Run) -> Iterator[str]:
+    """Say which rules of their tool the trials did not keep, each once."""
+    noted = [note for cell in run.plan.cells for note in cell.notes]
+    noted += [warning for trial in run.trials for warning in trial.warnings]
+    notes = Counter(str(note) for note in noted if note.code in DOUBTS)
     for note, count in notes.items():
         yield note if count == 1 else f"{note} ({count} times)"
-    if host["after"] is None and manifest["status"] == "complete":
-        yield "the host's state after the run was not recorded"
-    if host["after"] is not None:
-        from numalab.agent.host import state
-
-        yield from state.compare(host["before"], host["after"])
 
 
-def _suspicious(
-    measurements: pl.DataFrame, plan: dict[str, Any], host: dict[str, Any]
-) -> Iterator[str]:
+def _suspicious(run: runs.Run) -> Iterator[str]:
     """Warn where DRAM looks faster than its modules, or remote memory than local memory."""
-    if host["emulated"] or measurements.is_empty():
+    if run.evidence != MEASURED or run.measurements.is_empty():
         return
-    from numalab.analysis import statistics
-
-    peak = (host["before"].get("dram.peak_gb_s") or {}).get("value") or float("inf")
-    for row in measurements.filter(
+    peak = state.value(run.host.before, "dram.peak_gb_s") or float("inf")
+    for row in run.measurements.filter(
         (pl.col("source") == "tool") & (pl.col("unit") == "GB/s") & (pl.col("value") > peak)
     ).to_dicts():
         yield (
             f"trial {row['trial']} ({row['cell']}): {row['metric']} is {row['value']:.1f} GB/s, "
             f"the memory modules allow {peak} GB/s: it was a cache that was measured"
         )
-    speeds = {
-        name: measure["better"]
-        for name, measure in plan["request"].get("measure", {}).items()
-        if measure["unit"] in ("ns", "GB/s")
-    }
-    remote = {cell["id"]: cell for cell in plan["cells"] if cell["binding"] == "remote"}
-    if not speeds or not remote:
+    speeds = {name: one for name, one in run.measures.items() if one.unit in ("ns", "GB/s")}
+    if not speeds or not any(cell.binding == "remote" for cell in run.plan.cells):
         return
-    for row in statistics.ratios(measurements, list(speeds)).to_dicts():
-        if row["cell"] not in remote or row["low"] is None:
+    from numalab.analysis import judge  # it imports scipy, which few checks need
+
+    for row in judge.ratios(run.measurements, run.plan, list(speeds)).to_dicts():
+        if row["binding"] != "remote" or row["decision"] != judge.DIFFERENT:
             continue
-        higher = speeds[row["metric"]] == "higher"
-        if (higher and row["low"] > 1) or (not higher and row["high"] < 1):
+        if (row["ratio"] > 1) == (speeds[row["metric"]].better == "higher"):
             yield (
-                f"{remote[row['cell']]['label']}: {row['metric']} is better than local beyond its "
-                f"interval ({row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}])"
+                f"{row['label']}: {row['metric']} is better than local beyond its interval "
+                f"({row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}])"
             )

@@ -28,6 +28,7 @@ from numalab.agent.errors import Fault
 T = TypeVar("T")
 MOST_TRIALS = 200_000
 STATUS = ("running", "stopped", "complete", "imported")
+_VERSIONED = (Manifest, HostRecord, TrialRecord)
 _FROM_A_COPY = "restore it from a copy"
 
 
@@ -235,10 +236,11 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 def _read(kind: type[T], folder: Path, name: str) -> T:
     text = untrusted.read_bytes(folder, name, untrusted.LARGEST_JSON)
-    return _validated(kind, text, str(folder / name))
+    return validated(kind, text, str(folder / name))
 
 
-def _validated(kind: type[T], text: bytes, where: str) -> T:
+def validated(kind: type[T], text: bytes, where: str) -> T:
+    """Return a JSON text as a class of the contract; Fault where it does not fit."""
     untrusted.check_json(text, where)
     try:
         value = _adapter(kind).validate_json(text)
@@ -246,11 +248,13 @@ def _validated(kind: type[T], text: bytes, where: str) -> T:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         if found[0]["type"] == "json_invalid":
             raise Fault(f"{where} cannot be read: {found[0]['msg']}", _FROM_A_COPY) from None
-        data = untrusted.parse_json(text, where)
-        _check_schema(data.get("schema") if isinstance(data, dict) else None, where)
+        if kind in _VERSIONED:
+            data = untrusted.parse_json(text, where)
+            _check_schema(data.get("schema") if isinstance(data, dict) else None, where)
         said = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in found[:3]]
         raise Fault(f"{where} does not fit the schema: {'; '.join(said)}", _FROM_A_COPY) from None
-    _check_schema(getattr(value, "schema", None), where)
+    if isinstance(value, _VERSIONED):
+        _check_schema(value.schema, where)
     return value
 
 
@@ -274,7 +278,7 @@ def _journal(folder: Path) -> tuple[TrialRecord, ...]:
         raise Fault(f"{where} has {len(lines)} lines, no run has as many", _FROM_A_COPY)
     records, previous = [], ""
     for number, line in enumerate(lines, 1):
-        record = _validated(TrialRecord, line, f"{where}, line {number}")
+        record = validated(TrialRecord, line, f"{where}, line {number}")
         if record.previous != previous:
             raise Fault(
                 f"{where}, line {number} does not follow the line before it: one of the two was "
