@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,39 +13,57 @@ from hypothesis import strategies as st
 import topologies
 from numalab.agent import cpulist
 from numalab.agent import drivers as tools
+from numalab.agent.contract import (
+    SCHEMA,
+    Cell,
+    CpuExpectation,
+    Driver,
+    Expectation,
+    MemoryExpectation,
+    MemoryPolicy,
+    Plan,
+    Prepared,
+    Request,
+    Timing,
+    ToolRecord,
+    from_json,
+    reason,
+    to_json,
+)
 from numalab.agent.errors import Fault, NotHere
 from numalab.agent.plan import make as plan
+from numalab.agent.plan import order, show
 
 GIB = 1 << 30
 
 
-class FakeDriver:
+class FakeDriver(Driver):
     """A driver that sizes its array by the CPUs and refuses options that it does not know."""
 
     def __init__(self, name, missing=None, need=GIB, shrink_to=None):
-        self.NAME, self.missing, self.need, self.shrink_to = name, missing, need, shrink_to
+        self.name, self.missing, self.need, self.shrink_to = name, missing, need, shrink_to
         self.known = ("threads", "array", "repeat")
         self.calls = []
 
     def find(self, options):
         if self.missing:
-            raise Fault(self.missing, f"install {self.NAME}")
-        return {"path": f"/usr/bin/{self.NAME}", "version": "5.10"}
+            raise Fault(self.missing, f"install {self.name}")
+        return ToolRecord(self.name, "5.10", f"/usr/bin/{self.name}")
 
-    def prepare(self, options, topology, cpus, memory_nodes):
+    def prepare(self, options, host, cpus, memory_nodes):
         self.calls.append((dict(options), cpus, memory_nodes))
         for key in options:
             if key not in self.known:
-                raise Fault(f"{self.NAME} has no option {key!r}")
+                raise Fault(f"{self.name} has no option {key!r}")
         ready = {"threads": len(cpulist.parse(cpus)), "array": self.need, **options}
-        notes = []
+        notes = ()
         if self.shrink_to and memory_nodes == "1":
             ready["array"] = self.shrink_to
-            notes.append("the STREAM rule (4×) was not met: node 1 holds too little")
-        return {"options": ready, "need_bytes": ready["array"], "notes": notes}
+            notes = (reason("stream-rule-not-met", node=1),)
+        return Prepared(ready, ready["array"], notes)
 
     def timing(self, options):
-        return {"warmup_s": 1.0, "measure_s": 2.0, "setup_s": 0.5}
+        return Timing(warmup_s=1.0, measure_s=2.0, setup_s=0.5)
 
 
 @pytest.fixture
@@ -65,8 +84,8 @@ def drivers(monkeypatch):
 
 
 def request(**changes):
-    return {
-        "schema": 1,
+    asked = {
+        "schema": SCHEMA,
         "experiment": "stream",
         "question": "How much bandwidth is lost?",
         "profile": "quick",
@@ -79,46 +98,48 @@ def request(**changes):
         "seed": 7,
         **changes,
     }
+    return from_json(Request, asked, "the request")
 
 
 def by_id(made):
-    return {cell["id"]: cell for cell in made["cells"]}
+    return {cell.id: cell for cell in made.cells}
+
+
+def codes(reasons):
+    return [one.code for one in reasons]
 
 
 def test_a_plan_holds_all_that_a_run_needs(drivers):
     made = plan.make(request(), topologies.topology(2))
-    assert made == json.loads(json.dumps(made))
-    assert made["schema"] == 1
-    assert made["request"]["collectors"] == {"perf": True, "interval_s": 1.0}
-    assert made["tool"] == {
-        "name": "probe", "path": "/usr/bin/probe", "version": "5.10",
-        "why": "stream is not on PATH",
-    }  # fmt: skip
+    assert from_json(Plan, json.loads(json.dumps(to_json(made)))) == made
+    assert made.schema == SCHEMA
+    assert made.request.collectors.perf and made.request.collectors.interval_s == 1.0
+    assert made.tool == ToolRecord("probe", "5.10", "/usr/bin/probe", ("stream is not on PATH",))
     assert list(by_id(made)) == [
         "local:0", "local:0/control", "local:1", "remote:0-1", "remote:1-0",
         "interleave:0", "interleave:1", "unbound",
     ]  # fmt: skip
-    assert len(made["order"]) == 48 and made["warnings"] == []
-    assert made["estimate"] == {"warmup_s": 48, "measure_s": 96, "total_s": 48 * 4.5}
-    assert made["cells"][0]["options"] == {"threads": 4, "array": GIB}
-    assert plan.left_s(made) == 48 * 4.5
-    assert plan.left_s(made, done={1, 2}) == 46 * 4.5
-    assert [entry["trial"] for entry, _ in plan.trials(made)] == list(range(1, 49))
-    assert all(entry["cell"] == cell["id"] for entry, cell in plan.trials(made))
+    assert len(made.order) == 48 and made.warnings == ()
+    assert made.estimate == Timing(24, 48, 96, 48 * 4.5)
+    assert made.cells[0].options == {"threads": 4, "array": GIB}
+    assert order.left_s(made) == 48 * 4.5
+    assert order.left_s(made, done={1, 2}) == 46 * 4.5
+    assert [trial.trial for trial, _ in order.trials(made)] == list(range(1, 49))
+    assert all(trial.cell == cell.id for trial, cell in order.trials(made))
 
 
 def test_the_control_is_the_first_baseline_under_a_second_name(drivers):
     found = by_id(plan.make(request(), topologies.topology(2)))
     twin, first = found["local:0/control"], found["local:0"]
-    assert twin["role"] == "control" and twin["baseline"] == "local:0"
+    assert twin.role == "control" and twin.baseline == "local:0"
     same = ("binding", "cpus", "memory", "numactl", "options", "expects", "threads")
-    assert all(twin[key] == first[key] for key in same)
+    assert all(getattr(twin, key) == getattr(first, key) for key in same)
     assert "local:0/control" not in by_id(plan.make(request(control=False), topologies.topology(2)))
 
 
 def test_the_first_tool_that_is_there_is_taken(drivers):
     drivers["stream"].missing = None
-    assert plan.make(request(), topologies.topology(1))["tool"]["why"] is None
+    assert plan.make(request(), topologies.topology(1)).tool.why == ()
     drivers["stream"].missing = drivers["probe"].missing = "not there"
     with pytest.raises(Fault, match="no tool can measure stream: not there; not there"):
         plan.make(request(), topologies.topology(1))
@@ -126,8 +147,8 @@ def test_the_first_tool_that_is_there_is_taken(drivers):
     drivers["stream"].known = ("threads",)  # passed over: it cannot do what is asked
     asked = {"name": "stream", "prefer": ["stream", "probe"], "options": {"repeat": 5}}
     made = plan.make(request(tool=asked), topologies.topology(1))
-    assert (made["tool"]["name"], made["tool"]["why"]) == ("probe", "stream has no option 'repeat'")
-    assert {skip["binding"] for skip in made["skipped"]} == {"remote", "interleave"}
+    assert (made.tool.name, made.tool.why) == ("probe", ("stream has no option 'repeat'",))
+    assert {skip.binding for skip in made.skipped} == {"remote", "interleave"}
     with pytest.raises(Fault, match="there is no tool 'strem'"):
         plan.make(request(tool={"name": "strem"}), topologies.topology(1))
 
@@ -138,22 +159,25 @@ def test_a_tool_that_finds_nothing_to_do_on_this_host_makes_an_empty_plan(driver
 
     monkeypatch.setattr(drivers["probe"], "prepare", refuse)
     made = plan.make(request(), topologies.topology(1))
-    assert made["cells"] == [] and made["order"] == []
-    assert "pages have no choice of nodes" in {skip["reason"] for skip in made["skipped"]}
-    assert "nothing of this can be measured" in plan.text(made)
+    assert made.cells == () and made.order == ()
+    assert "pages have no choice of nodes" in {
+        skip.reason.fields.get("what") for skip in made.skipped
+    }
+    assert "nothing of this can be measured" in show.text(made)
 
 
 def test_unbound_runs_the_threads_of_its_baseline(drivers):
     host = topologies.topology(2, cores=4, threads=2)
-    assert by_id(plan.make(request(), host))["unbound"]["threads"] == 8
+    assert by_id(plan.make(request(), host))["unbound"].threads == 8
     for word, number in (("half", 4), ("cores", 4), ("all", 8), (3, 3)):
         asked = request(tool={"name": "probe", "options": {"threads": word}})
         found = by_id(plan.make(asked, host))
-        assert {cell["threads"] for cell in found.values()} == {number}
+        assert {cell.threads for cell in found.values()} == {number}
     found = by_id(plan.make(request(baseline="unbound"), host))
-    assert found["unbound"]["threads"] == 16 and found["local:0"]["threads"] == 8
-    assert "threads is 8 here, 16 in unbound" in found["local:0"]["notes"]
-    assert any("compared as a whole" in note for note in found["local:0"]["notes"])
+    assert found["unbound"].threads == 16 and found["local:0"].threads == 8
+    notes = list(map(str, found["local:0"].notes))
+    assert "threads is 8 here, 16 in unbound" in notes
+    assert any("compared as a whole" in note for note in notes)
 
 
 def test_the_driver_is_asked_for_the_cells_own_cpus_and_memory(drivers):
@@ -167,33 +191,32 @@ def test_the_driver_is_asked_for_the_cells_own_cpus_and_memory(drivers):
 
 
 def test_what_a_node_cannot_hold_is_skipped_and_what_is_smaller_is_said(drivers):
-    host = topologies.topology(2)
-    host["nodes"][1].update(free_bytes=GIB // 4, page_cache_bytes=GIB // 4)
+    some = {"free_bytes": GIB // 4, "page_cache_bytes": GIB // 4}
+    host = topologies.with_node(topologies.topology(2), 1, **some)
     made = plan.make(request(), host)
-    reasons = {skip["cell"]: skip["reason"] for skip in made["skipped"]}
+    reasons = {skip.cell: str(skip.reason) for skip in made.skipped}
     assert reasons["local:1"] == "it needs 1.0 GiB, but node 1 can hold 512 MiB at most"
     assert set(reasons) == {"local:1", "remote:0-1"}
     found = by_id(made)  # interleaving has just room for half of 1 GiB on each node
-    assert (
+    assert str(found["interleave:0"].notes[0]) == (
         "needs 1.0 GiB, free is 512 MiB: page cache must make room first"
-        in (found["interleave:0"]["notes"])
     )
-    assert found["remote:1-0"]["baseline"] is None
-    assert "compared with nothing: no baseline cell matches it" in found["remote:1-0"]["notes"]
+    assert found["remote:1-0"].baseline is None
+    assert "compared-with-nothing" in codes(found["remote:1-0"].notes)
     drivers["probe"].shrink_to = GIB // 8
     found = by_id(plan.make(request(), host))
-    assert found["remote:0-1"]["need_bytes"] == GIB // 8
-    assert found["remote:0-1"]["notes"] == [
-        "the STREAM rule (4×) was not met: node 1 holds too little",
-        f"array is {GIB // 8} here, {GIB} in local:0",
-    ]
+    assert found["remote:0-1"].need_bytes == GIB // 8
+    assert found["remote:0-1"].notes == (
+        reason("stream-rule-not-met", node=1),
+        reason("option-differs", option="array", value=GIB // 8, cell="local:0", its=GIB),
+    )
 
 
 def test_the_first_baseline_that_can_be_measured_takes_its_place(drivers):
-    host = topologies.topology(2)
-    host["nodes"][0].update(free_bytes=0, page_cache_bytes=0)
+    nothing = {"free_bytes": 0, "page_cache_bytes": 0}
+    host = topologies.with_node(topologies.topology(2), 0, **nothing)
     found = by_id(plan.make(request(), host))
-    assert found["unbound"]["baseline"] == "local:1" and "local:1/control" in found
+    assert found["unbound"].baseline == "local:1" and "local:1/control" in found
 
 
 def test_an_option_that_the_tool_does_not_know_is_a_fault(drivers):
@@ -203,19 +226,20 @@ def test_an_option_that_the_tool_does_not_know_is_a_fault(drivers):
 
 def test_a_sweep_keeps_the_cpus_and_merges_what_is_the_same(drivers):
     sweep = {"option": "threads", "values": [1, 2, "half", "all", 64], "bindings": ["local"]}
-    made = plan.make(request(sweep=sweep), topologies.topology(2))
+    made = plan.make(request(sweep=[sweep]), topologies.topology(2))
     found = by_id(made)
-    copies = {name: cell for name, cell in found.items() if cell["sweep"]}
+    copies = {name: cell for name, cell in found.items() if cell.sweep}
     assert list(copies) == [f"local:{n}/threads={v}" for n in (0, 1) for v in (1, 2)]
     for name, cell in copies.items():
         base = found[name.partition("/")[0]]
         same = ("cpus", "cpu_order", "memory", "numactl", "expects")
-        assert all(cell[key] == base[key] for key in same)
-        assert cell["threads"] == cell["options"]["threads"] == cell["sweep"]["value"]
-        assert cell["role"] == "baseline" and cell["baseline"] is None
-    assert {s["cell"] for s in made["skipped"]} == {"local:0/threads=64", "local:1/threads=64"}
-    assert made["skipped"][-1]["reason"] == "its CPUs have 4 hardware threads"
-    found = by_id(plan.make(request(sweep=sweep), topologies.topology(1, cores=2)))
+        assert all(getattr(cell, key) == getattr(base, key) for key in same)
+        assert cell.threads == cell.options["threads"] == cell.sweep.value
+        assert cell.variant == f"threads={cell.threads}"
+        assert cell.role == "baseline" and cell.baseline is None
+    assert {s.cell for s in made.skipped} == {"local:0/threads=64", "local:1/threads=64"}
+    assert made.skipped[-1].reason == reason("threads-beyond-cpus", threads=4)
+    found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(1, cores=2)))
     assert [name for name in found if "threads=" in name] == ["local:0/threads=1"]
 
 
@@ -226,54 +250,51 @@ def test_swept_cells_are_compared_at_the_same_value(drivers):
         "bindings": ["remote", "unbound", "local"],
     }
     found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
-    assert found["remote:0-1/threads=1"]["baseline"] == "local:0/threads=1"
-    assert found["unbound/threads=1"]["baseline"] == "local:0/threads=1"
-    assert found["remote:0-1/threads=2"]["baseline"] == "local:0/threads=2"
-    assert found["remote:0-1"]["baseline"] == "local:0"
+    assert found["remote:0-1/threads=1"].baseline == "local:0/threads=1"
+    assert found["unbound/threads=1"].baseline == "local:0/threads=1"
+    assert found["remote:0-1/threads=2"].baseline == "local:0/threads=2"
+    assert found["remote:0-1"].baseline == "local:0"
     sweep["bindings"] = ["remote"]
     found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
-    assert found["remote:0-1/threads=1"]["baseline"] is None
+    assert found["remote:0-1/threads=1"].baseline is None
     sweep.update(option="repeat", values=[5, 9])
     found = by_id(plan.make(request(sweep=[sweep]), topologies.topology(2)))
-    assert found["remote:0-1/repeat=9"]["options"]["repeat"] == 9
+    assert found["remote:0-1/repeat=9"].options["repeat"] == 9
 
 
 def test_a_swept_cell_may_meet_its_baseline_at_the_baselines_own_value(drivers):
     sweep = {"option": "threads", "values": [2, 4], "bindings": ["local"]}
     asked = request(
-        bindings=["one-thread-per-core", "local"], baseline="one-thread-per-core", sweep=sweep
+        bindings=["one-thread-per-core", "local"], baseline="one-thread-per-core", sweep=[sweep]
     )
     found = by_id(plan.make(asked, topologies.topology(1, cores=4, threads=2)))
-    assert found["local:0/threads=4"]["baseline"] == "one-thread-per-core:0"
-    assert found["local:0/threads=2"]["baseline"] is None  # that one was not swept
+    assert found["local:0/threads=4"].baseline == "one-thread-per-core:0"
+    assert found["local:0/threads=2"].baseline is None  # that one was not swept
 
 
 def test_without_numactl_only_what_needs_none_is_left(drivers):
-    made = plan.make(request(), topologies.topology(2), {"numactl": None})
+    made = plan.make(request(), topologies.topology(2), plan.Environment(None, None))
     assert list(by_id(made)) == ["unbound"]
-    assert "numactl is not installed" in made["skipped"][0]["reason"]
-    assert "no A/A control: no baseline cell exists on this host" in made["warnings"]
-    made = plan.make(request(), topologies.topology(2), {"numactl": "/usr/bin/numactl"})
-    assert len(made["cells"]) == 8
+    assert made.skipped[0].reason == reason("no-numactl")
+    assert "no-control" in codes(made.warnings)
+    made = plan.make(request(), topologies.topology(2), plan.Environment("/usr/bin/numactl", None))
+    assert len(made.cells) == 8
 
 
 def test_warnings_say_what_this_plan_cannot_decide(drivers):
     asked = request(blocks=2, changes={"kernel.numa_balancing": "0"})
-    warnings = plan.make(asked, topologies.topology(1))["warnings"]
-    assert len(warnings) == 3
-    assert warnings[0].startswith("2 blocks can decide nothing, 6 are the fewest")
-    assert warnings[1].startswith("this host has one NUMA node")
-    assert "--allow-host-changes: kernel.numa_balancing = 0" in warnings[2]
+    warnings = plan.make(asked, topologies.topology(1)).warnings
+    assert codes(warnings) == ["too-few-blocks", "host-with-one-node", "changes-host"]
+    assert str(warnings[0]).startswith("2 blocks can decide nothing, 6 are the fewest")
+    assert "--allow-host-changes: kernel.numa_balancing = 0" in str(warnings[2])
     made = plan.make(request(bindings=["unbound"], baseline=None, blocks=1, control=False),
                      topologies.topology(2))  # fmt: skip
-    assert made["warnings"] == []  # nothing is compared
-    host = topologies.topology(2)
-    host["nodes"][1].update(memory_bytes=0)
-    warnings = plan.make(request(), host)["warnings"]
-    assert len(warnings) == 1 and warnings[0].startswith("fewer than two nodes have memory")
+    assert made.warnings == ()  # nothing is compared
+    host = topologies.with_node(topologies.topology(2), 1, memory_bytes=0)
+    assert codes(plan.make(request(), host).warnings) == ["host-with-one-memory-node"]
     made = plan.make(request(bindings=["remote"]), topologies.topology(1))
-    assert made["order"] == [] and made["cells"] == []
-    assert any("nothing of this can be measured" in warning for warning in made["warnings"])
+    assert made.order == () and made.cells == ()
+    assert "nothing-to-measure" in codes(made.warnings)
 
 
 CASES = [
@@ -286,7 +307,7 @@ CASES = [
 
 def in_cases(**more):
     asked = {"bindings": [{"cpus-only": "roomiest"}], "baseline": "cpus-only:roomiest"}
-    return request(cases=CASES, changes={"vm.swappiness": "10"}, **{**asked, **more})
+    return request(**{"cases": CASES, "changes": {"vm.swappiness": "10"}, **asked, **more})
 
 
 def test_cases_make_cells_of_their_own_compared_with_the_first(drivers):
@@ -296,29 +317,28 @@ def test_cases_make_cells_of_their_own_compared_with_the_first(drivers):
         "cpus-only:0/empty", "cpus-only:0/empty/control", "cpus-only:0/full",
         "cpus-only:0/reclaim", "local:0/bound",
     ]  # fmt: skip
-    assert [cell["label"] for cell in made["cells"]] == [
+    assert [cell.label for cell in made.cells] == [
         "node empty", "node empty (A/A control)", "node full", "reclaim", "bound, local 0",
     ]  # fmt: skip
-    assert [cell["role"] for cell in made["cells"]] == [
+    assert [cell.role for cell in made.cells] == [
         "baseline", "control", "cell", "cell", "cell",
     ]  # fmt: skip
-    assert {cell["baseline"] for cell in made["cells"]} == {None, "cpus-only:0/empty"}
+    assert {cell.baseline for cell in made.cells} == {None, "cpus-only:0/empty"}
     reclaim = found["cpus-only:0/reclaim"]
-    assert reclaim["case"] == {"name": "reclaim", "says": "reclaim"}
-    assert reclaim["changes"] == {"vm.swappiness": "10", "vm.zone_reclaim_mode": "1"}
-    assert found["local:0/bound"]["changes"] == {"vm.swappiness": "0"}
-    assert found["cpus-only:0/empty/control"]["changes"] == {"vm.swappiness": "10"}
-    assert found["cpus-only:0/full"]["options"]["array"] == 2 * GIB
-    assert found["cpus-only:0/empty"]["options"]["array"] == GIB
+    assert (reclaim.case.name, reclaim.case.says, reclaim.variant) == ("reclaim",) * 3
+    assert reclaim.changes == {"vm.swappiness": "10", "vm.zone_reclaim_mode": "1"}
+    assert found["local:0/bound"].changes == {"vm.swappiness": "0"}
+    assert found["cpus-only:0/empty/control"].changes == {"vm.swappiness": "10"}
+    assert found["cpus-only:0/full"].options["array"] == 2 * GIB
+    assert found["cpus-only:0/empty"].options["array"] == GIB
     assert plan.settings(made) == {"vm.swappiness": ["10", "0"], "vm.zone_reclaim_mode": ["1"]}
-    assert len(made["order"]) == 30 and made == json.loads(json.dumps(made))
-    by_case = {cell["id"]: cell for cell in plan.make(in_cases(), topologies.topology(2))["cells"]}
-    assert by_case == found
+    assert len(made.order) == 30
+    assert from_json(Plan, json.loads(json.dumps(to_json(made)))) == made
 
 
 def test_a_plan_with_cases_says_what_each_is(drivers):
     made = plan.make(in_cases(), topologies.topology(2))
-    flat = " ".join(plan.text(made, 100).split())
+    flat = " ".join(show.text(made, 100).split())
     assert "5 cells (3 cpus-only, A/A control, local; 4 cases) × 6 blocks" in flat
     assert "vm.swappiness = 10 or 0, vm.zone_reclaim_mode = 1" in flat
     assert "node full bound as cpus-only:0/empty; against cpus-only:0/empty" in flat
@@ -326,10 +346,10 @@ def test_a_plan_with_cases_says_what_each_is(drivers):
     assert "every trial runs with" not in flat  # bound has another swappiness
     assert "node empty (A/A control) all as cpus-only:0/empty; 4 threads" in flat
     assert "numactl --physcpubind=0-3 --membind=0" in flat  # the other binding is shown whole
-    terms = {cell["id"]: plan.terms(made, cell) for cell in made["cells"]}
-    two = plan.make(in_cases() | {"cases": CASES[:3]}, topologies.topology(2))
-    assert "every trial runs with vm.swappiness = 10" in plan.text(two)
-    assert [plan.terms(two, cell) for cell in two["cells"]] == [
+    terms = {cell.id: show.conditions(made, cell) for cell in made.cells}
+    two = plan.make(in_cases(cases=CASES[:3]), topologies.topology(2))
+    assert "every trial runs with vm.swappiness = 10" in show.text(two)
+    assert [show.conditions(two, cell) for cell in two.cells] == [
         "", "", f"array: {2 * GIB}", f"array: {2 * GIB}, vm.zone_reclaim_mode = 1",
     ]  # fmt: skip
     assert terms["cpus-only:0/empty"] == "vm.swappiness = 10"
@@ -340,9 +360,9 @@ def test_every_node_has_its_own_baseline_in_the_first_case(drivers):
     made = plan.make(in_cases(bindings=["cpus-only"], baseline="cpus-only"),
                      topologies.topology(2))  # fmt: skip
     found = by_id(made)
-    assert found["cpus-only:1/full"]["baseline"] == "cpus-only:1/empty"
-    assert found["cpus-only:1/full"]["label"] == "node full, CPUs only 1"
-    assert [c["id"] for c in made["cells"] if c["role"] == "baseline"] == [
+    assert found["cpus-only:1/full"].baseline == "cpus-only:1/empty"
+    assert found["cpus-only:1/full"].label == "node full, CPUs only 1"
+    assert [c.id for c in made.cells if c.role == "baseline"] == [
         "cpus-only:0/empty", "cpus-only:1/empty",
     ]  # fmt: skip
 
@@ -350,45 +370,45 @@ def test_every_node_has_its_own_baseline_in_the_first_case(drivers):
 def test_a_case_that_this_kernel_cannot_have_is_skipped_with_the_reason(drivers, tmp_path):
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
     (tmp_path / "proc/sys/vm/swappiness").write_text("60\n")
-    here = {"numactl": "/usr/bin/numactl", "root": str(tmp_path)}
+    here = plan.Environment("/usr/bin/numactl", str(tmp_path))
     made = plan.make(in_cases(), topologies.topology(2), here)
-    assert "cpus-only:0/reclaim" not in by_id(made) and len(made["cells"]) == 4
-    (skip,) = made["skipped"]
-    assert skip["cell"] == "cpus-only:0/reclaim"
-    assert skip["reason"].startswith("this kernel has no vm.zone_reclaim_mode (there is no /")
+    assert "cpus-only:0/reclaim" not in by_id(made) and len(made.cells) == 4
+    (skip,) = made.skipped
+    assert skip.cell == "cpus-only:0/reclaim"
+    assert skip.variant == "reclaim"
+    assert skip.reason == reason("settings-absent", names=["vm.zone_reclaim_mode"])
     made = plan.make(request(changes={"a.b": "1"}), topologies.topology(2), here)
-    assert made["cells"] == [] and {"local", "remote"} <= {s["binding"] for s in made["skipped"]}
-    assert all(skip["reason"].startswith("this kernel has no a.b (") for skip in made["skipped"])
+    assert made.cells == () and {"local", "remote"} <= {s.binding for s in made.skipped}
+    assert {str(skip.reason) for skip in made.skipped} == {"this kernel has no a.b"}
 
 
 def test_a_setting_with_a_question_mark_is_set_where_the_host_has_it(drivers, tmp_path):
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
     (tmp_path / "proc/sys/vm/swappiness").write_text("60\n")
     (tmp_path / "proc/sys/vm/zone_reclaim_mode").write_text("0\n")
-    here = {"numactl": "/usr/bin/numactl", "root": str(tmp_path)}
-    asked = in_cases() | {"changes": {"vm.swappiness?": "10", "lru_gen.enabled?": "0x0000"}}
-    cells = by_id(plan.make(asked, topologies.topology(2), here))
-    assert cells["cpus-only:0/empty"]["changes"] == {"vm.swappiness": "10"}
-    assert cells["local:0/bound"]["changes"] == {"vm.swappiness": "0"}
-    asked["cases"] = []
-    cells = by_id(plan.make(asked, topologies.topology(2), here))
-    assert cells["cpus-only:0"]["changes"] == {"vm.swappiness": "10"}
+    here = plan.Environment("/usr/bin/numactl", str(tmp_path))
+    wanted = {"vm.swappiness?": "10", "lru_gen.enabled?": "0x0000"}
+    cells = by_id(plan.make(in_cases(changes=wanted), topologies.topology(2), here))
+    assert cells["cpus-only:0/empty"].changes == {"vm.swappiness": "10"}
+    assert cells["local:0/bound"].changes == {"vm.swappiness": "0"}
+    cells = by_id(plan.make(in_cases(changes=wanted, cases=[]), topologies.topology(2), here))
+    assert cells["cpus-only:0"].changes == {"vm.swappiness": "10"}
 
 
 def test_interleaving_over_a_node_that_is_filled_need_not_be_even(drivers):
     probe = drivers["probe"]
     prepare = probe.prepare
-    probe.prepare = lambda *given: {**prepare(*given), "full_node": True}
+    probe.prepare = lambda *given: replace(prepare(*given), full_node=True)
     cells = by_id(plan.make(request(bindings=["local", "interleave"]), topologies.topology(2)))
-    expected = cells["interleave:0"]["expects"]["memory"]
-    assert expected["proof"] == "outcome" and "fills a node" in expected["why"]
-    assert cells["local:0"]["expects"]["memory"]["proof"] == "required"
+    expected = cells["interleave:0"].expects.memory
+    assert expected.proof == "outcome" and expected.why == reason("tool-fills-a-node")
+    assert cells["local:0"].expects.memory.proof == "required"
 
 
 def test_without_the_baseline_in_the_first_case_nothing_is_compared(drivers):
-    made = plan.make(in_cases() | {"cases": CASES[3:]}, topologies.topology(2))
+    made = plan.make(in_cases(cases=CASES[3:]), topologies.topology(2))
     assert list(by_id(made)) == ["local:0/bound"]
-    assert any("nothing is compared" in warning for warning in made["warnings"])
+    assert "baseline-not-in-first-case" in codes(made.warnings)
 
 
 @pytest.mark.parametrize(
@@ -396,14 +416,17 @@ def test_without_the_baseline_in_the_first_case_nothing_is_compared(drivers):
     [
         ([{"name": "Full"}], "'Full' cannot name a case"),
         ([{"name": "control"}], "'control' cannot name a case"),
-        ([{"says": "full"}], "a case lacks the key 'name'"),
+        ([{"says": "full"}], "cases[0] lacks the key 'name'"),
         ([{"name": "a"}, {"name": "a"}], "two cases have the name 'a'"),
         ([{"name": "a", "says": "x"}, {"name": "b", "says": "x"}], "two cases have the says 'x'"),
-        ([{"name": "a", "option": {}}], "did you mean options"),
+        ([{"name": "a", "option": {}}], "cases[0] has an unknown key 'option'"),
         ([{"name": "a", "bindings": ["loacl"]}], "did you mean local"),
-        ([{"name": "a", "changes": {"vm.swappiness": 0}}], "case a: changes: 'vm.swappiness': 0"),
+        (
+            [{"name": "a", "changes": {"vm.swappiness": 0}}],
+            "changes.vm.swappiness is 0, not of type str",
+        ),
         ([{"name": "a", "changes": {"../x": "0"}}], "'../x' is not the name of a kernel setting"),
-        (["a"], "a case is 'a', not a mapping"),
+        (["a"], "cases[0] is 'a', not a mapping"),
     ],
 )
 def test_a_wrong_case_is_refused(drivers, cases, message):
@@ -415,91 +438,94 @@ def test_a_wrong_case_is_refused(drivers, cases, message):
 def test_cases_and_a_sweep_are_not_combined(drivers):
     sweep = {"option": "threads", "values": [1], "bindings": ["local"]}
     with pytest.raises(Fault, match="cases and a sweep"):
-        plan.make(request(cases=CASES, sweep=sweep), topologies.topology(2))
+        plan.make(request(cases=CASES, sweep=[sweep]), topologies.topology(2))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"blokcs": 6}, "unknown key 'blokcs'. did you mean blocks"),
-        ({"schema": 2}, "schema 2, this agent knows 1"),
+        ({"blokcs": 6}, "the request has an unknown key 'blokcs'"),
+        ({"schema": 1}, "schema 1, this agent knows 2"),
         ({"blocks": 0}, "blocks is 0"),
-        ({"blocks": "6"}, "blocks is '6', but must be a number"),
-        ({"blocks": True}, "blocks is True, but must be a number"),
-        ({"seed": 1.5}, "seed is 1.5"),
+        ({"blocks": "6"}, "blocks is '6', not of type int"),
+        ({"blocks": True}, "blocks is True, not of type int"),
+        ({"seed": 1.5}, "seed is 1.5, not of type int"),
+        ({"tool": "probe"}, "tool is 'probe', not a mapping"),
+        ({"sweep": 7}, "sweep is 7, not a list"),
         ({"bindings": []}, "names no bindings"),
-        ({"bindings": "local"}, "bindings is 'local', but must be a list"),
+        ({"bindings": "local"}, "bindings is 'local', not a list"),
         ({"bindings": ["loacl"]}, "did you mean local"),
         ({"baseline": "cores"}, "the baseline cores is not among the bindings"),
         ({"baseline": "lokal"}, "did you mean local"),
         ({"tool": {"prefer": ["probe"]}}, "tool lacks the key 'name'"),
-        ({"tool": {"name": "probe", "prefer": [1]}}, "is not a list of names"),
-        ({"tool": "probe"}, "tool is 'probe', but must be a mapping"),
+        ({"tool": {"name": "probe", "prefer": [1]}}, "tool.prefer[0] is 1"),
         ({"collectors": {"interval_s": 0}}, "interval_s is 0"),
-        ({"collectors": {"pref": True}}, "did you mean perf"),
-        ({"changes": {"vm.swappiness": 0}}, "is not a text"),
+        ({"collectors": {"pref": True}}, "unknown key 'pref'"),
+        ({"changes": {"../x": "0"}}, "changes: '../x' is not the name"),
         ({"time_limit_s": -1}, "time_limit_s is -1"),
-        ({"sweep": {"option": "threads", "values": [1]}}, "sweep lacks the key 'bindings'"),
+        ({"sweep": [{"option": "threads", "values": [1]}]}, "sweep[0] lacks the key 'bindings'"),
         (
-            {"sweep": {"option": "threads", "values": [[]], "bindings": ["local"]}},
+            {"sweep": [{"option": "threads", "values": [[]], "bindings": ["local"]}]},
             "[] is not a value",
         ),
         (
-            {"sweep": {"option": "threads", "values": [1], "bindings": ["cpus-only"]}},
+            {"sweep": [{"option": "threads", "values": [1], "bindings": ["cpus-only"]}]},
             "cpus-only is not among the bindings",
         ),
         (
-            {"sweep": {"option": "threads", "values": ["hlaf"], "bindings": ["local"]}},
+            {"sweep": [{"option": "threads", "values": ["hlaf"], "bindings": ["local"]}]},
             "did you mean half",
         ),
         (
-            {"sweep": {"option": "thraeds", "values": [1], "bindings": ["local"]}},
+            {"sweep": [{"option": "thraeds", "values": [1], "bindings": ["local"]}]},
             "probe has no option 'thraeds'",
         ),
-        ({"sweep": [7]}, "sweep is 7, not a mapping"),
-        ({"sweep": 7}, "sweep is 7, but must be a mapping or a list or nothing"),
+        ({"names": ["loacl"]}, "did you mean local"),
+        ({"measure": {"triad": {"unit": "GB/s", "better": "bigger"}}}, "write higher or lower"),
     ],
 )
 def test_a_wrong_request_is_refused(drivers, change, message):
     with pytest.raises(Fault) as error:
         plan.make(request(**change), topologies.topology(2))
     assert message in str(error.value)
-    with pytest.raises(Fault, match="the request is None"):
-        plan.make(None, topologies.topology(2))
-    with pytest.raises(Fault, match="lacks the key 'seed'"):
-        plan.make({k: v for k, v in request().items() if k != "seed"}, topologies.topology(2))
+
+
+def fake(name, binding):
+    cpus = CpuExpectation("outcome")
+    expects = Expectation(MemoryExpectation("outcome"), cpus)
+    return Cell(None, "", MemoryPolicy("default"), expects, id=name, binding=binding)
 
 
 def test_the_order_of_a_seed_stays_as_it_is():
     """Frozen: another order for the same seed would break resuming a run of an older version."""
-    cells = [{"id": name, "binding": name[0]} for name in ("a1", "a2", "b1", "c1")]
-    order = [entry["cell"] for entry in plan.trial_order(cells, 3, seed=20261121)]
-    assert " ".join(order) == "a2 b1 c1 a1 c1 a1 a2 b1 c1 a2 a1 b1"
+    cells = [fake(name, name[0]) for name in ("a1", "a2", "b1", "c1")]
+    row = [trial.cell for trial in order.trial_order(cells, 3, seed=20261121)]
+    assert " ".join(row) == "a2 b1 c1 a1 c1 a1 a2 b1 c1 a2 a1 b1"
 
 
 def test_every_first_place_of_a_block_is_as_likely():
-    cells = [{"id": name, "binding": name} for name in "abcd"]
-    order = plan.trial_order(cells, 4000, seed=1)
-    firsts = Counter(entry["cell"] for entry in order if entry["position"] == 1)
-    seconds = Counter(entry["cell"] for entry in order if entry["position"] == 2)
+    cells = [fake(name, name) for name in "abcd"]
+    made = order.trial_order(cells, 4000, seed=1)
+    firsts = Counter(trial.cell for trial in made if trial.position == 1)
+    seconds = Counter(trial.cell for trial in made if trial.position == 2)
     assert all(880 < n < 1120 for n in [*firsts.values(), *seconds.values()])
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9), st.integers(1, 9), st.integers(0))
 def test_every_block_is_a_permutation_and_a_seed_gives_one_order(names, blocks, seed):
-    cells = [{"id": f"{name}{i}", "binding": name} for i, name in enumerate(names)]
-    order = plan.trial_order(cells, blocks, seed)
-    assert order == plan.trial_order(cells, blocks, seed)
-    assert [entry["trial"] for entry in order] == list(range(1, blocks * len(cells) + 1))
-    binding = {cell["id"]: cell["binding"] for cell in cells}
+    cells = [fake(f"{name}{i}", name) for i, name in enumerate(names)]
+    made = order.trial_order(cells, blocks, seed)
+    assert made == order.trial_order(cells, blocks, seed)
+    assert [trial.trial for trial in made] == list(range(1, blocks * len(cells) + 1))
+    binding = {cell.id: cell.binding for cell in cells}
     for block in range(blocks):
-        row = order[block * len(cells) : (block + 1) * len(cells)]
-        assert {entry["block"] for entry in row} == {block + 1}
-        assert [entry["position"] for entry in row] == list(range(1, len(cells) + 1))
-        assert sorted(entry["cell"] for entry in row) == sorted(binding)
+        row = made[block * len(cells) : (block + 1) * len(cells)]
+        assert {trial.block for trial in row} == {block + 1}
+        assert [trial.position for trial in row] == list(range(1, len(cells) + 1))
+        assert sorted(trial.cell for trial in row) == sorted(binding)
         if block:
-            before, after = order[block * len(cells) - 1]["cell"], row[0]["cell"]
+            before, after = made[block * len(cells) - 1].cell, row[0].cell
             assert len(cells) == 1 or before != after
             assert len(set(names)) == 1 or binding[before] != binding[after]
 
@@ -519,36 +545,35 @@ def test_every_block_is_a_permutation_and_a_seed_gives_one_order(names, blocks, 
     st.sampled_from([None, [1, 2, "half", "all"]]),
 )  # fmt: skip
 def test_a_comparison_changes_one_thing_or_says_that_it_does_not(host, asked, baseline, values):
-    sweep = values and {"option": "threads", "values": values, "bindings": asked[:2]}
+    sweep = [{"option": "threads", "values": values, "bindings": asked[:2]}] if values else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tools, "driver", FakeDriver, raising=False)
         made = plan.make(request(bindings=asked, baseline=baseline, sweep=sweep), host)
     found = by_id(made)
-    assert len(found) == len(made["cells"])
-    assert len(made["order"]) == 6 * len(found)
+    assert len(found) == len(made.cells)
+    assert len(made.order) == 6 * len(found)
     for cell in found.values():
-        base = found.get(cell["baseline"])
-        assert (base is None) == (cell["baseline"] is None)
+        base = found.get(cell.baseline)
+        assert (base is None) == (cell.baseline is None)
         if base is None:
             continue
-        assert base["role"] == "baseline"
-        both = cell["cpus"] != base["cpus"] and cell["memory"] != base["memory"]
-        assert both == any(note.startswith("compared as a whole") for note in cell["notes"])
-        if cell["role"] != "control" and not both:
-            assert (cell["cpus"], cell["memory"]) != (base["cpus"], base["memory"])
-    assert all(skip["reason"] for skip in made["skipped"])
-    for line in plan.text(made, 90).splitlines():
+        assert base.role == "baseline"
+        both = cell.cpus != base.cpus and cell.memory != base.memory
+        assert both == ("compared-as-a-whole" in codes(cell.notes))
+        if cell.role != "control" and not both:
+            assert (cell.cpus, cell.memory) != (base.cpus, base.memory)
+    assert all(str(skip.reason) for skip in made.skipped)
+    for line in show.text(made, 90).splitlines():
         assert len(line) <= 90 or len(line.split()) <= 2 or "," in line
 
 
 def test_the_printed_plan_shows_every_cell_and_every_skip(drivers):
-    host = topologies.topology(3, cores=4, threads=2)
-    host["nodes"][2].update(memory_bytes=0)
+    host = topologies.with_node(topologies.topology(3, cores=4, threads=2), 2, memory_bytes=0)
     made = plan.make(request(blocks=5), host)
-    shown = plan.text(made, 100)
-    for cell in made["cells"]:
-        assert cell["label"] in shown
-        assert " ".join(cell["numactl"]) in shown
+    shown = show.text(made, 100)
+    for cell in made.cells:
+        assert cell.label in shown
+        assert " ".join(cell.numactl) in shown
     assert "all as local:0; 8 threads; against local:0" in shown
     flat = " ".join(shown.split())
     assert "tool: probe 5.10 (/usr/bin/probe), because stream is not on PATH" in flat
@@ -560,10 +585,38 @@ def test_the_printed_plan_shows_every_cell_and_every_skip(drivers):
     assert "= 50 trials, about 4 min; seed 7" in flat
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0, "0 s"), (45.4, "45 s"), (99.4, "99 s"), (99.6, "2 min"), (660, "11 min"),
-     (4800, "80 min"), (7260, "2 h 1 min"), (7200, "2 h"), (200000, "2 d 8 h")],
-)  # fmt: skip
-def test_durations_are_in_human_units(seconds, shown):
-    assert plan.duration(seconds) == shown
+def resolved(made):
+    return {one.asked: (one.cells, one.reason) for one in made.resolved}
+
+
+def test_the_plan_says_what_every_named_binding_became(drivers):
+    names = ["remote", "cores:4-node", "local:1", "preferred", "remote:0-9", "smt-siblings"]
+    sweep = [{"option": "threads", "values": [1], "bindings": [{"local": 0}]}]
+    host = topologies.topology(2)
+    became = resolved(plan.make(request(names=names, sweep=sweep), host))
+    assert became["local"] == (("local:0", "local:0/threads=1", "local:1"), None)
+    assert became["remote"] == (("remote:0-1", "remote:1-0"), None)
+    assert became["local:0"] == (("local:0", "local:0/threads=1"), None)
+    assert became["local:1"] == (("local:1",), None)
+    assert became["preferred"] == ((), reason("left-out", profile="quick"))
+    assert became["remote:0-9"][1].code == "binding-impossible"
+    assert became["smt-siblings"] == ((), reason("no-second-thread", node=0))
+
+
+def test_a_binding_that_is_the_same_as_another_became_that_one(drivers):
+    names = ["cores:4-node", "cores:node-packed", "instances:ranges"]
+    made = plan.make(request(bindings=["cpus-only"], names=names), topologies.topology(2))
+    became = resolved(made)
+    assert became["cores:4-node"] == became["cores:node-packed"] == (("cpus-only:0",), None)
+    assert became["instances:ranges"][1].code == "left-out"
+
+
+def test_what_a_named_binding_became_holds_in_every_case(drivers, tmp_path):
+    made = plan.make(in_cases(names=["cpus-only", "local"]), topologies.topology(2))
+    became = resolved(made)
+    assert became["cpus-only:roomiest"] == became["cpus-only"]
+    assert became["cpus-only"][0] == tuple(f"cpus-only:0/{case['name']}" for case in CASES[:3])
+    assert became["local"][0] == ("local:0/bound",)
+    here = plan.Environment("/usr/bin/numactl", str(tmp_path))  # a kernel that has no setting
+    became = resolved(plan.make(in_cases(), topologies.topology(2), here))
+    assert became["cpus-only:roomiest"][1].code == "settings-absent"
