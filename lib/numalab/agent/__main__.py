@@ -8,9 +8,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Type
 
 from . import VERSION
+from .contract import SCHEMA, Plan, Request, T, dumps, from_json, to_json
 from .errors import Fault
 
 
@@ -94,13 +95,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read(path: Path, what: str) -> object:
+def _read(kind: Type[T], path: Path, what: str) -> T:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Fault(f"the {what} {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Fault(f"the {what} {path} is not JSON: {error}") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is not int:
+        raise Fault(f"{path} is not a {what} (it states no schema version)")
+    if schema != SCHEMA:
+        raise Fault(
+            f"the {what} {path} has schema version {schema}, this agent reads {SCHEMA}",
+            "use the same version of numalab on both sides",
+        )
+    return from_json(kind, data, f"the {what}")
 
 
 def _host(options: argparse.Namespace) -> None:
@@ -110,8 +120,8 @@ def _host(options: argparse.Namespace) -> None:
     now = state.read(options.root)
     if options.json:
         emulated, why = state.emulated(shape, now)
-        record = {"schema": 1, "emulated": emulated, "emulated_why": why}
-        print(json.dumps({**record, "topology": shape, "state": now}, ensure_ascii=False))
+        record = {"schema": SCHEMA, "emulated": emulated, "emulated_why": why}
+        print(dumps({**record, "topology": shape, "state": now}))
     else:
         tools = describe.tools() if options.root == "/" else []
         print(describe.text(shape, now, tools, shutil.get_terminal_size((100, 24)).columns))
@@ -128,16 +138,17 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> None:
     from .host import topology
-    from .plan import make as plan
+    from .plan import make
 
-    request = _read(options.request, "request")
-    print(json.dumps(plan.make(request, topology.read()), indent=1, ensure_ascii=False))
+    request = _read(Request, options.request, "request")
+    plan = make.make(request, topology.read())
+    print(json.dumps(to_json(plan), indent=1, ensure_ascii=False))
 
 
 def _run(options: argparse.Namespace) -> None:
     from .trial import run
 
-    plan = _read(options.plan, "plan")
+    plan = _read(Plan, options.plan, "plan")
     run.run(plan, options.out, allow_host_changes=options.allow_host_changes)
 
 
@@ -160,8 +171,8 @@ def _job(options: argparse.Namespace) -> None:
 def _restore(options: argparse.Namespace) -> None:
     from .trial import settings
 
-    for line in settings.restore() or ["no run left a host setting changed"]:
-        print(line)
+    done = settings.restore()
+    print("\n".join(map(str, done)) or "no run left a host setting changed")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Optional, Set
+from typing import Iterable, Optional
 
 from ..errors import Fault
 from . import process, settings
@@ -36,7 +36,7 @@ class Guard:
                 os.waitpid(self.pid, 0)
 
 
-def start(record: Path, root: Path = Path("/"), keep_open: Optional[Set[int]] = None) -> Guard:
+def start(record: Path, root: Path = Path("/"), keep_open: Iterable[int] = ()) -> Guard:
     """Fork the guard off and return the agent's end of it.
 
     ``record`` is the file of recorded changes (settings.py), ``root`` where they were made.
@@ -49,7 +49,7 @@ def start(record: Path, root: Path = Path("/"), keep_open: Optional[Set[int]] = 
     pid = os.fork()
     if pid == 0:
         try:
-            process.become_servant(b"numalab-guard", {reading, ready, *(keep_open or ())})
+            process.become_helper(b"numalab-guard", {reading, ready, *keep_open})
             os.chdir("/")
             os.write(ready, b"r")
             os.close(ready)

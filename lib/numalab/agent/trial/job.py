@@ -4,8 +4,9 @@ A session of the fleet gives a host one *order*: the requests it is to measure, 
 ``start`` answers at once; a process of its own measures, and whoever looks at the session's folder
 sees how far it is, however often the connection broke in between:
 
-    status.json         the queue, each request's state, its last trial (replaced in one piece)
-    events.ndjson       every progress event
+    status.json         the queue (``Status``): each request's state, its last trial (replaced in
+                        one piece)
+    events.ndjson       every progress event (events.py), each with the "key" of its request
     said.txt            what went wrong beyond that
     KEY.json            a request's plan and the name of its run
     runs/RUN/           run directories
@@ -31,35 +32,103 @@ import sys
 import tarfile
 import time
 import traceback
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
-from .. import SCHEMA
+from ..contract import GRADES, SCHEMA, Plan, Reason, Request, dumps, from_json, reason
 from ..errors import Fault
 from ..host import topology
-from ..plan import make as planning
-from . import journal, lock, run
+from ..plan import make, show
+from . import events, journal, lock, process, run
+from .events import Event
 
-Order = Dict[str, Any]
 _KEPT_S = 30 * 24 * 3600.0  # how long a session that nobody came back for keeps its place
 _SHOWN = 20  # warnings and errors of a request that the status carries
 
 
-def start(folder: Path, order: Order) -> Dict[str, Any]:
-    """Measure an order in a process of its own; return the session's status at once.
+@dataclass(frozen=True)
+class OrderedRequest:
+    """A request under the name that the session has for it."""
 
-    ``order`` is {"schema", "session", "allow_host_changes", "source_commit", "requests": [{"key",
-    "request"}]}. A session that is at work already is left at it. Fault when another measurement
-    or another fleet is at work on this host.
+    key: str
+    request: Request
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a session of the fleet wants of a host."""
+
+    schema: int
+    session: str
+    requests: Tuple[OrderedRequest, ...]
+    allow_host_changes: bool = False
+    source_commit: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A warning, or the reason of a failed trial; ``label`` is the cell's, "" for the whole run."""
+
+    label: str
+    reason: Reason
+
+
+@dataclass
+class Job:
+    """One request in the queue and what has become of it."""
+
+    key: str
+    experiment: str
+    state: str = "waiting"  # planning, measuring, complete, stopped, left out, failed
+    reason: Optional[Reason] = None
+    run: Optional[str] = None
+    summary: Optional[str] = None  # the size of its plan, for a reader
+    skipped: Tuple[str, ...] = ()  # for a reader
+    warnings: Tuple[Noted, ...] = ()  # one of each code
+    errors: Tuple[Noted, ...] = ()  # one of each code and cell
+    trials: Optional[int] = None
+    left_s: Optional[float] = None
+    last: Optional[Dict[str, Any]] = None  # the event of its last trial
+    grades: Optional[Dict[str, int]] = None
+
+
+@dataclass
+class Status:
+    """status.json; ``state`` is running or ended, ``archive`` the name of the packed runs."""
+
+    schema: int
+    session: str
+    pid: Optional[int] = None
+    state: str = "running"
+    reason: Optional[Reason] = None
+    archive: Optional[str] = None
+    jobs: List[Job] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """KEY.json: the plan that a request became, and its run."""
+
+    schema: int
+    run: str
+    plan: Plan
+
+
+def start(folder: Path, given: Any) -> Dict[str, Any]:
+    """Measure an order (JSON) in a process of its own; return the session's status (JSON) at once.
+
+    A session that is at work already is left at it. Fault when another measurement or another
+    fleet is at work on this host.
     """
-    _check(order)
-    session = order["session"]
-    if alive(session):
-        return _read_status(folder)
+    order = _checked(given)
+    if _alive(order.session):
+        return journal.read_json(folder / "status.json")
+    session = _name(order.session)
     with contextlib.ExitStack() as held:
-        queue = held.enter_context(_held(_name(), "another fleet measures on this host"))
-        own = held.enter_context(_held(_name(session), "this session is at work already"))
+        queue = held.enter_context(lock.named(_name(), "another fleet measures on this host"))
+        own = held.enter_context(lock.named(session, "this session is at work already"))
         with lock.measurement():
             pass  # an honest answer now; each measurement takes the lock for itself
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +136,10 @@ def start(folder: Path, order: Order) -> Dict[str, Any]:
         work = _Queue(folder, order)
         work.write()
         _detach(work, [queue, own])
-        return work.status
+        return journal.read_json(folder / "status.json")
 
 
-def alive(session: str) -> bool:
+def _alive(session: str) -> bool:
     """Tell whether a session is at work on this host."""
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
@@ -83,41 +152,20 @@ def _name(session: str = "") -> str:
     return f"{lock.LOCK}-fleet" + (f"/{session}" if session else "")
 
 
-@contextlib.contextmanager
-def _held(name: str, why: str) -> Iterator[socket.socket]:
-    deadline = time.monotonic() + 2.0  # for one that has just ended to be gone
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mine:
-        while True:
-            try:
-                mine.bind(b"\0" + name.encode())
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    holder = lock.holder(b"\0" + name.encode())
-                    raise Fault(
-                        f"{why} (process {holder})" if holder else why,
-                        "wait for it: two at once would measure each other",
-                    ) from None
-                time.sleep(0.05)
-        yield mine
-
-
-def _check(order: Any) -> None:
-    if not isinstance(order, dict) or type(order.get("schema")) is not int:
+def _checked(given: Any) -> Order:
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if type(schema) is not int:
         raise Fault("this is not an order (it states no schema version)")
-    if order["schema"] > SCHEMA:
+    if schema != SCHEMA:
         raise Fault(
-            f"the order has schema version {order['schema']}, this agent reads up to {SCHEMA}",
+            f"the order has schema version {schema}, this agent reads {SCHEMA}",
             "use the same version of numalab on both sides",
         )
-    names = [order.get("session"), *(entry.get("key") for entry in order.get("requests") or [])]
-    for name in names:
-        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
+    order = from_json(Order, given, "the order")
+    for name in (order.session, *(entry.key for entry in order.requests)):
+        if not re.fullmatch(r"\w[\w.+-]*", name):
             raise Fault(f"the order names something {name!r}: that is no name of a file")
-
-
-def _read_status(folder: Path) -> Dict[str, Any]:
-    return journal.read_json(folder / "status.json")
+    return order
 
 
 def _forget_old(folder: Path) -> None:
@@ -146,10 +194,7 @@ def _detach(work: _Queue, held: List[socket.socket]) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, said), (2, said)):
             os.dup2(source, target)
-        for entry in os.listdir("/proc/self/fd"):
-            if int(entry) > 2 and int(entry) not in {mine.fileno() for mine in held}:
-                with contextlib.suppress(OSError):
-                    os.close(int(entry))
+        process.close_files(mine.fileno() for mine in held)
         for mine in held:
             mine.listen(64)  # now it tells this process's pid
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -168,145 +213,119 @@ class _Queue:
     def __init__(self, folder: Path, order: Order) -> None:
         self.folder = Path(os.path.abspath(folder))
         self.order = order
-        self.jobs: List[Dict[str, Any]] = [
-            {
-                "key": entry["key"],
-                "experiment": entry["request"]["experiment"],
-                "state": "waiting",
-                "reason": None,
-                "run": None,
-                "summary": None,
-                "skipped": [],
-                "warnings": [],
-                "errors": [],
-                "trials": None,
-                "left_s": None,
-                "last": None,
-                "grades": None,
-            }
-            for entry in order["requests"]
-        ]
-        self.status = {
-            "schema": SCHEMA,
-            "session": order["session"],
-            "pid": None,
-            "state": "running",
-            "reason": None,
-            "archive": None,
-            "jobs": self.jobs,
-        }
+        self.jobs = [Job(entry.key, entry.request.experiment) for entry in order.requests]
+        self.status = Status(SCHEMA, order.session, jobs=self.jobs)
 
     def write(self) -> None:
         """Replace status.json; a full disk leaves the old one, the run itself reports it."""
         temporary = self.folder / ".status.json.part"
         with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(self.status, ensure_ascii=False) + "\n", "utf-8")
+            temporary.write_text(dumps(self.status) + "\n", "utf-8")
             os.replace(temporary, self.folder / "status.json")
 
     def run(self) -> None:
-        self.status["pid"] = os.getpid()
-        if self.order.get("source_commit"):
-            os.environ["NUMALAB_SOURCE_COMMIT"] = self.order["source_commit"]
+        self.status.pid = os.getpid()
+        if self.order.source_commit:
+            os.environ["NUMALAB_SOURCE_COMMIT"] = self.order.source_commit
         try:
-            for job, entry in zip(self.jobs, self.order["requests"]):
-                self._one(job, entry)
+            for job, entry in zip(self.jobs, self.order.requests):
+                self._one(job, entry.request)
         except (KeyboardInterrupt, run.Interrupted):
-            self.status["reason"] = "stopped on this host"
+            self.status.reason = reason("stopped-here")
             for job in self.jobs:
-                if job["state"] != "complete" and not job["reason"]:
-                    job.update(state="stopped", reason="stopped on this host")
+                if job.state != "complete" and not job.reason:
+                    job.state, job.reason = "stopped", reason("stopped-here")
         try:
             self._pack()
         except OSError as error:
-            self.status["reason"] = f"the results could not be packed: {error}"
-        self.status["state"] = "ended"
+            self.status.reason = reason("not-packed", why=str(error))
+        self.status.state = "ended"
         self.write()
 
-    def _one(self, job: Dict[str, Any], entry: Dict[str, Any]) -> None:
-        memo = self.folder / f"{entry['key']}.json"
-        job["state"] = "planning"
+    def _one(self, job: Job, request: Request) -> None:
+        begun = self.folder / f"{job.key}.json"
+        job.state = "planning"
         self.write()
         try:
-            plan, name = self._plan(memo, entry["request"])
-            job.update(
-                run=name,
-                summary=planning.summary(plan),
-                skipped=planning.skipped_lines(plan),
-                warnings=list(plan["warnings"]),
-                trials=len(plan["order"]),
-            )
-            why = self._left_out(plan)
-            if why:
-                job.update(state="left out", reason=why)
-                self.write()
-                return
-            end = run.run(
-                plan,
-                self.folder / "runs" / name,
-                allow_host_changes=bool(self.order.get("allow_host_changes")),
-                emit=lambda event: self._event(job, event),
-            )
-            job["state"] = end["status"]
+            plan, job.run = self._plan(begun, request)
+            job.summary, job.skipped = show.summary(plan), tuple(show.skipped_lines(plan))
+            job.warnings = tuple(Noted("", why) for why in plan.warnings)
+            job.trials = len(plan.order)
+            job.reason = self._left_out(plan)
+            if job.reason:
+                job.state = "left out"
+            else:
+                end = run.run(
+                    plan,
+                    self.folder / "runs" / job.run,
+                    allow_host_changes=self.order.allow_host_changes,
+                    emit=lambda event: self._event(job, event),
+                )
+                job.state = end["status"]
         except run.Interrupted:
             raise
         except Fault as fault:
-            job.update(state="failed", reason=str(fault))
-            # The agent's own advice: this run cannot be completed, the next try begins another.
-            if "new directory" in str(fault):
-                memo.unlink(missing_ok=True)
+            job.state, job.reason = "failed", events.failure(fault)
+            if isinstance(fault, journal.CannotComplete):
+                begun.unlink(missing_ok=True)  # the next try begins another run
         except OSError as error:
-            job.update(state="failed", reason=f"{error.filename or 'the system'}: {error.strerror}")
+            what = f"{error.filename or 'the system'}: {error.strerror}"
+            job.state, job.reason = "failed", reason("fault", what=what)
         except Exception as error:  # one request's bug must not cost the others
             traceback.print_exc()
             sys.stderr.flush()
             kind = type(error).__name__
-            job.update(state="failed", reason=f"the agent met a bug of its own: {kind}: {error}")
+            job.state, job.reason = "failed", reason("agent-bug", kind=kind, what=str(error))
         self.write()
 
-    def _left_out(self, plan: Dict[str, Any]) -> Optional[str]:
+    def _left_out(self, plan: Plan) -> Optional[Reason]:
         """Return why a plan is not measured although nothing failed, or None."""
-        if not plan["order"]:
-            return "; ".join(dict.fromkeys(skip["reason"] for skip in plan["skipped"]))
-        sets = planning.settings_text(plan)
+        if not plan.order:
+            return run.why_nothing_here(plan)
+        changes = show.settings_text(plan)
         # Asked for by itself it fails; among others it is left out, as `run --all` does.
-        if sets and not self.order.get("allow_host_changes") and len(self.order["requests"]) > 1:
-            return f"it sets {sets} while it measures, which takes --allow-host-changes"
+        if changes and not self.order.allow_host_changes and len(self.order.requests) > 1:
+            return reason("changes-need-permission", settings=changes)
         return None
 
-    def _plan(self, memo: Path, request: Dict[str, Any]) -> Any:
+    def _plan(self, begun: Path, request: Request) -> Tuple[Plan, str]:
         """Return the plan of a request and the name of its run: as begun earlier, or made now."""
-        if memo.exists():
-            begun = journal.read_json(memo)
-            return begun["plan"], begun["run"]
-        plan = planning.make(request, topology.read())
+        if begun.exists():
+            earlier = journal.load(_Begun, begun)
+            return earlier.plan, earlier.run
+        plan = make.make(request, topology.read())
         while True:
             now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-            name = f"{now}-{request['experiment']}"
+            name = f"{now}-{request.experiment}"
             if not (self.folder / "runs" / name).exists():
                 break
             time.sleep(0.2)
-        journal.write_json(memo, {"schema": SCHEMA, "run": name, "plan": plan})
+        journal.write_json(begun, _Begun(SCHEMA, name, plan))
         return plan, name
 
-    def _event(self, job: Dict[str, Any], event: Dict[str, Any]) -> None:
+    def _event(self, job: Job, event: Event) -> None:
         with contextlib.suppress(OSError), open(self.folder / "events.ndjson", "a") as file:
-            file.write(json.dumps({"key": job["key"], **event}) + "\n")
+            file.write(json.dumps({"key": job.key, **event}) + "\n")
         kind = event["event"]
         if kind == "plan":
-            job.update(state="measuring", left_s=event["left_s"])
+            job.state, job.left_s = "measuring", event["left_s"]
         elif kind == "warning":
-            _note(job["warnings"], event["text"])
+            noted = _noted(event)
+            if noted.reason.code not in {one.reason.code for one in job.warnings}:
+                job.warnings = (*job.warnings, noted)[:_SHOWN]
         elif kind == "trial":
-            job.update(last=event, left_s=event["left_s"])
+            job.last, job.left_s = event, event["left_s"]
             if event["grade"] == "error":
-                _note(job["errors"], f"{event['label']}: {event['reason']}")
+                noted = _noted(event)
+                if not any(_alike(noted, one) for one in job.errors):
+                    job.errors = (*job.errors, noted)[:_SHOWN]
         elif kind == "end":
-            job["grades"] = {name: event[name] for name in ("verified", "unverified", "error")}
+            job.grades = {name: event[name] for name in GRADES}
         self.write()
 
     def _pack(self) -> None:
         """Pack what is complete; the host is quiet by now."""
-        complete = {job["key"]: job["run"] for job in self.jobs if job["state"] == "complete"}
+        complete = {job.key: job.run for job in self.jobs if job.state == "complete" and job.run}
         if not complete:
             return
         target = self.folder / "runs.tar"
@@ -318,14 +337,12 @@ class _Queue:
             for name in complete.values():
                 archive.add(self.folder / "runs" / name, arcname=name)
         os.replace(temporary, target)
-        self.status["archive"] = target.name
+        self.status.archive = target.name
 
 
-def _note(lines: List[str], text: str) -> None:
-    """Add a line unless one that differs only in its trial or its numbers is there."""
-    if len(lines) < _SHOWN and _kind(text) not in map(_kind, lines):
-        lines.append(text)
+def _noted(event: Event) -> Noted:
+    return Noted(event["label"] or "", from_json(Reason, event["reason"]))
 
 
-def _kind(text: str) -> str:
-    return re.sub(r"\(.*?\)|[\d.]+", "", text.partition("): ")[2] or text)
+def _alike(one: Noted, other: Noted) -> bool:
+    return (one.label, one.reason.code) == (other.label, other.reason.code)

@@ -3,28 +3,46 @@
 What is on disk after a crash is either the old or the new content, never a mixture: JSON and
 gzip files are written beside their place and renamed (rename(2) is atomic), and the journal is
 only appended to, one fsync per line. A full disk is a Fault that leaves earlier content intact.
+
+The journal's lines are a chain: each holds, as ``previous``, the SHA-256 of the bytes of the line
+before (without its line feed), the first an empty text. A line that was changed, removed or put
+in between breaks it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import gzip
 import hashlib
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Union
+from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, Union
 
-from .. import SCHEMA
+from ..contract import SCHEMA, Reason, T, TrialRecord, dumps, from_json, reason, to_json
 from ..errors import Fault
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MOST_BYTES = 256 << 20  # of one file that is read whole
+_FROM_A_COPY = "restore it from a copy, or measure again into a new directory"
 
 
 class DiskFull(Fault):
     """No space left for what must be written."""
+
+
+class CannotComplete(Fault):
+    """A run that cannot be completed any more: only a new one can be measured."""
+
+    def __init__(self, what: Union[str, Reason], hint: str = _FROM_A_COPY) -> None:
+        super().__init__(what, hint)
+
+
+# --- writing ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -36,7 +54,7 @@ def space_needed(path: Union[str, Path]) -> Iterator[None]:
         if error.errno not in _NO_SPACE:
             raise
         raise DiskFull(
-            f"the disk is full: {path} could not be written ({os.strerror(error.errno)})",
+            reason("disk-full", path=str(path), why=os.strerror(error.errno)),
             "what was measured before is intact; free some space, then resume the run",
         ) from None
 
@@ -50,7 +68,7 @@ def sync_directory(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _replace(path: Path, fill: Callable[[IO[bytes]], None]) -> None:
+def _replace(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
     temporary = path.parent / f".{path.name}.part"
     with space_needed(path):
         try:
@@ -67,9 +85,12 @@ def _replace(path: Path, fill: Callable[[IO[bytes]], None]) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file so that a crash leaves the old or the new one; Fault on a full disk."""
-    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-    _replace(path, lambda file: file.write(text.encode("utf-8")) and None)
+    """Write values of the contract, or plain JSON, so that a crash leaves the old or the new file.
+
+    Fault on a full disk.
+    """
+    text = json.dumps(to_json(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    _replace(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def write_gzip(path: Path, source: Union[bytes, Path]) -> str:
@@ -100,22 +121,78 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def append(path: Path, record: Dict[str, Any]) -> None:
-    """Append one record as a line and wait until the disk has it.
+# --- reading ----------------------------------------------------------------------------------
 
-    When it cannot be written whole, the journal is cut back to what it was. DiskFull when
-    there is no space.
+
+def read_bytes(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
+    """Return the content of a regular file of at most ``most_bytes``; Fault for anything else.
+
+    FileNotFoundError when there is none.
     """
-    line = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8")
+    try:
+        # Opening a FIFO must not wait for somebody to write into it.
+        descriptor = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise Fault(f"{path} is no regular file", "restore it from a copy")
+            if found.st_size > most_bytes:
+                raise Fault(f"{path} has {found.st_size:,} bytes, more than such a file can have")
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Fault(f"{path} cannot be read: {error.strerror}", "restore it from a copy") from None
+
+
+def read_json(path: Path, most_bytes: int = _MOST_BYTES) -> Dict[str, Any]:
+    """Return one of a run's JSON files; Fault when missing, damaged or of another schema."""
+    try:
+        data = json.loads(read_bytes(path, most_bytes).decode("utf-8"))
+    except FileNotFoundError:
+        raise Fault(f"{path} is missing", "is this a run directory?") from None
+    except (ValueError, RecursionError) as error:
+        raise Fault(f"{path} cannot be read: {error}", "restore it from a copy") from None
+    return _of_this_schema(data, str(path))
+
+
+def load(kind: Type[T], path: Path) -> T:
+    """Return one of a run's JSON files as a class of the contract; Fault as ``read_json``."""
+    return from_json(kind, read_json(path), str(path))
+
+
+def _of_this_schema(data: Any, where: str) -> Dict[str, Any]:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is not int:
+        raise Fault(f"{where} states no schema version", "it is not one of numalab's files")
+    if schema != SCHEMA:
+        raise Fault(
+            f"{where} has schema version {schema}, this numalab reads {SCHEMA}",
+            "update numalab" if schema > SCHEMA else "an older numalab wrote it: measure again",
+        )
+    return data  # type: ignore[no-any-return]
+
+
+# --- the journal ------------------------------------------------------------------------------
+
+
+def append(path: Path, record: TrialRecord) -> TrialRecord:
+    """Append a record as a line, chained to the one before, and wait until the disk has it.
+
+    Returns the record as it was written. When it cannot be written whole, the journal is cut back
+    to what it was. DiskFull when there is no space.
+    """
     new = not path.exists()
     with space_needed(path):
-        descriptor = os.open(
-            str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(str(path), flags, 0o644)
         try:
             before = os.fstat(descriptor).st_size
+            record = dataclasses.replace(
+                record, previous=_link(_last_line(descriptor, before)) if before else ""
+            )
             try:
-                rest = memoryview(line)
+                rest = memoryview((dumps(record) + "\n").encode("utf-8"))
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
                 os.fsync(descriptor)
@@ -126,33 +203,43 @@ def append(path: Path, record: Dict[str, Any]) -> None:
             os.close(descriptor)
         if new:
             sync_directory(path.parent)
+    return record
+
+
+def _link(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+def _last_line(descriptor: int, size: int) -> bytes:
+    reach = 1 << 16
+    while True:
+        start = max(0, size - reach)
+        _, found, last = os.pread(descriptor, size - start, start)[:-1].rpartition(b"\n")
+        if found or not start:
+            return last
+        reach *= 2
 
 
 def read(
-    path: Union[str, Path], on_torn: Optional[Callable[[str], None]] = None
-) -> List[Dict[str, Any]]:
+    path: Union[str, Path], on_torn: Optional[Callable[[Reason], None]] = None
+) -> List[TrialRecord]:
     """Return the records of a journal, in order; [] when there is no journal yet.
 
     A last line without its line feed is a write that a crash cut short: it is left out and
-    ``on_torn`` is told in one sentence. Raises Fault, with the line's number, for any other
-    damage, for a trial that stands there twice, and for a newer schema version.
+    ``on_torn`` gets a reason. Raises Fault, with the line's number, for any other damage, for a
+    trial that stands there twice, for a line that does not follow the one before it, and for
+    another schema version.
     """
-    path = Path(path)
-    records, torn = _records(path)
-    if torn is not None and on_torn is not None:
-        on_torn(
-            f"{path}: the last line (after {len(records)} whole ones) was cut short by a crash "
-            "and is left out; its trial will be measured again"
-        )
+    records, torn = _records(Path(path))
+    if torn and on_torn is not None:
+        on_torn(reason("journal-torn", path=str(path), lines=len(records)))
     return records
 
 
 def repair(path: Path) -> Optional[str]:
     """Cut off a torn last line, so that the next append starts a line; return what was cut."""
-    if not path.exists():
-        return None
     _, torn = _records(path)
-    if torn is None:
+    if not torn:
         return None
     with open(path, "rb+") as file:
         file.truncate(path.stat().st_size - len(torn))
@@ -160,67 +247,39 @@ def repair(path: Path) -> Optional[str]:
     return torn.decode("utf-8", errors="replace")
 
 
-def _records(path: Path) -> tuple[List[Dict[str, Any]], Optional[bytes]]:
+def _records(path: Path) -> Tuple[List[TrialRecord], bytes]:
+    """Return the records and what stands after the last line feed."""
     try:
-        content = path.read_bytes()
+        *lines, torn = read_bytes(path).split(b"\n")
     except FileNotFoundError:
-        return [], None
-    except OSError as error:
-        raise Fault(f"{path} cannot be read: {error.strerror}", "restore it from a copy") from None
-    *lines, last = content.split(b"\n")
-    records: List[Dict[str, Any]] = []
+        return [], b""
+    records: List[TrialRecord] = []
     seen: Dict[int, int] = {}
+    previous = ""
     for number, line in enumerate(lines, 1):
-        record = _record(path, number, line)
-        trial = record["trial"]
-        if trial in seen:
-            raise Fault(
-                f"{path}, line {number}: trial {trial} is there already, in line {seen[trial]}",
-                "the journal was edited or two runs were mixed; restore it from a copy",
+        where = f"{path}, line {number}"
+        record = _record(where, line)
+        if record.trial in seen:
+            raise CannotComplete(
+                f"{where}: trial {record.trial} is there already, in line {seen[record.trial]}"
             )
-        seen[trial] = number
+        if record.previous != previous:
+            raise CannotComplete(
+                f"{where} does not follow the line before it: one of the two was changed, or a "
+                "line between them is missing"
+            )
+        seen[record.trial] = number
         records.append(record)
-    return records, last or None
+        previous = _link(line)
+    return records, torn
 
 
-def _record(path: Path, number: int, line: bytes) -> Dict[str, Any]:
+def _record(where: str, line: bytes) -> TrialRecord:
     try:
-        record = json.loads(line.decode("utf-8"))
-    except ValueError:
-        record = None
-    if (
-        not isinstance(record, dict)
-        or type(record.get("trial")) is not int
-        or type(record.get("schema")) is not int
-    ):
+        data = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or "trial" not in data:
         shown = line[:60].decode("utf-8", errors="replace")
-        raise Fault(
-            f"{path}, line {number} is not a trial's record ({shown!r})",
-            "the journal is damaged; restore it from a copy, or measure again into a new directory",
-        )
-    if record["schema"] > SCHEMA:
-        raise Fault(
-            f"{path}, line {number} has schema version {record['schema']}, "
-            f"this numalab reads up to {SCHEMA}",
-            "update numalab",
-        )
-    return record
-
-
-def read_json(path: Path) -> Dict[str, Any]:
-    """Return one of a run's JSON files; Fault when missing, damaged or of a newer schema."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Fault(f"{path} is missing", "is this a run directory?") from None
-    except (OSError, ValueError) as error:
-        raise Fault(f"{path} cannot be read: {error}", "restore it from a copy") from None
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if type(schema) is not int:
-        raise Fault(f"{path} states no schema version", "it is not one of numalab's files")
-    if schema > SCHEMA:
-        raise Fault(
-            f"{path} has schema version {schema}, this numalab reads up to {SCHEMA}",
-            "update numalab",
-        )
-    return data
+        raise CannotComplete(f"{where} is not a trial's record ({shown!r})")
+    return from_json(TrialRecord, _of_this_schema(data, where), where)

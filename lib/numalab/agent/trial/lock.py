@@ -13,8 +13,8 @@ import struct
 import time
 from typing import Iterator
 
+from .. import kernel
 from ..errors import Fault
-from . import proof
 
 LOCK = "numalab-measure"
 _LOCK_WAIT_S = 15.0  # for the guard of an agent that was killed to finish its work
@@ -23,36 +23,44 @@ _LOCK_WAIT_S = 15.0  # for the guard of an agent that was killed to finish its w
 @contextlib.contextmanager
 def measurement(name: str = LOCK) -> Iterator[int]:
     """Hold the lock; yield its descriptor. Fault, with the holder's pid, when another has it."""
+    what = "another numalab measurement is running on this host"
+    with named(name, what, _LOCK_WAIT_S, living_s=0.0) as mine:
+        mine.listen(64)
+        yield mine.fileno()
+
+
+@contextlib.contextmanager
+def named(
+    name: str, why: str, dying_s: float = 2.0, living_s: float = 2.0
+) -> Iterator[socket.socket]:
+    """Hold the socket of a name, which tells its owner's pid once it listens.
+
+    Another process that has it is waited for, ``living_s`` seconds while it is alive (it may be
+    about to end), ``dying_s`` when only its guard or warden is still cleaning up. Then Fault with
+    ``why``.
+    """
     address = b"\0" + name.encode()
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    mine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    began = time.monotonic()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mine:
         while True:
             try:
                 mine.bind(address)
                 break
             except OSError:
-                owner = holder(address)
-                # A dead agent's guard or warden is still cleaning up.
-                if owner and not _lives(owner):
-                    owner = 0
-                if owner or time.monotonic() > deadline:
-                    who = f" (process {owner})" if owner else ""
+                owner = _living_holder(address)
+                if time.monotonic() - began > (living_s if owner else dying_s):
                     raise Fault(
-                        f"another numalab measurement is running on this host{who}",
+                        f"{why} (process {owner})" if owner else why,
                         "wait for it: two at once would measure each other",
                     ) from None
                 time.sleep(0.05)
-        mine.listen(64)
-        yield mine.fileno()
-    finally:
-        mine.close()
+        yield mine
 
 
-def holder(address: bytes) -> int:
+def _living_holder(address: bytes) -> int:
     """Return the pid of the process that listens at a socket's address (unix(7)).
 
-    0 when it cannot be told.
+    0 when it cannot be told, or is dead.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.setblocking(False)
@@ -61,9 +69,6 @@ def holder(address: bytes) -> int:
             credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         except OSError:
             return 0
-    return struct.unpack("3i", credentials)[0]
-
-
-def _lives(pid: int) -> bool:
-    entry = proof.processes().get(pid)
-    return entry is not None and entry.state not in "ZX"
+    owner: int = struct.unpack("3i", credentials)[0]
+    found = kernel.stat_of(f"/proc/{owner}")
+    return owner if found and not found.ended else 0

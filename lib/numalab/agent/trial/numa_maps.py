@@ -5,14 +5,10 @@ Documentation/filesystems/proc.rst. One line per mapping: address (hexadecimal, 
 policy, attributes. A policy's name may hold a space ("weighted interleave:0-1",
 "prefer (many):0"). Pages are counted in units of kernelpagesize_kB.
 
-Records:
+``parse`` gives, for a captured text, the records
 
-- ``mapping``: ``address`` (text, hexadecimal), ``policy`` (name), ``policy_flags`` (static,
-  relative, balancing or null), ``policy_nodes`` (list format or null), ``file`` (or null), the
-  flags ``heap``, ``stack``, ``huge`` (true/false), every counter of the line (``anon``, ``dirty``,
-  ``mapped``, ``mapmax``, ``swapcache``, ``active``, ``writeback``: pages, null when the line has
-  none), ``page_bytes`` (null with ``reason`` where the kernel does not say), ``pages`` (the sum
-  over the nodes)
+- ``mapping``: the fields of ``Mapping``, every one of COUNTERS (null when the line has none) and
+  ``pages``, the sum over the nodes; ``reason`` where pages are there and their size is not
 - ``node_pages``, one per mapping and node: ``address``, ``node``, ``pages``, ``page_bytes``,
   ``value`` (bytes; null with ``reason`` when the page size is not known), ``unit`` B
 """
@@ -20,13 +16,13 @@ Records:
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional
+from dataclasses import dataclass, field
+from typing import Dict, Iterator, List, Optional, Sequence
 
 from .. import cpulist
-from ..drivers.reading import Line, Record, lines, refuse
-from ..errors import Fault
-
-NAME = "numa_maps"
+from ..contract import Record
+from ..drivers.reading import lines as captured_lines
+from ..errors import Fault, ParseError
 
 _LINE = re.compile(
     r"(?P<address>[0-9a-f]{1,16}) "
@@ -35,82 +31,111 @@ _LINE = re.compile(
     r"(?::(?P<nodes>[\d,\-]*))?"
     r"(?P<rest>(?: .*)?)\Z"
 )
-_COUNTERS = ("anon", "dirty", "mapped", "mapmax", "swapcache", "active", "writeback")
+COUNTERS = ("anon", "dirty", "mapped", "mapmax", "swapcache", "active", "writeback")
+_FLAG = re.compile(r"heap|huge|stack(?::\d+)?")  # kernels 3.4 to 4.4 name the stack's thread
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _NO_SIZE = "the kernel does not print kernelpagesize_kB for this mapping"
 
 
+@dataclass
+class Mapping:
+    """One mapping of a process: its policy and where its pages are."""
+
+    address: str  # hexadecimal
+    policy: str
+    policy_flags: Optional[str] = None  # static, relative, balancing
+    policy_nodes: Optional[str] = None  # in list format
+    file: Optional[str] = None
+    heap: bool = False
+    stack: bool = False
+    huge: bool = False  # of hugetlbfs
+    counters: Dict[str, int] = field(default_factory=dict)  # pages, those of COUNTERS in the line
+    page_bytes: Optional[int] = None  # None where the kernel does not say (before Linux 3.14)
+    pages: Dict[int, int] = field(default_factory=dict)  # by node
+
+    @property
+    def full_policy(self) -> str:
+        """The policy as the kernel prints it: bind=static:0."""
+        flags = f"={self.policy_flags}" if self.policy_flags else ""
+        return self.policy + flags + (f":{self.policy_nodes}" if self.policy_nodes else "")
+
+
 def parse(text: str) -> List[Record]:
-    """Return the records of every mapping; ParseError for any other line."""
-    out: List[Record] = []
+    """Return the records of a captured text; ParseError for a line that is no mapping."""
+    records: List[Record] = []
+    for one in mappings([line.text for line in captured_lines(text, ("cat", "numa_maps"))]):
+        size, pages = one.page_bytes, one.pages
+        unsized = {"reason": _NO_SIZE} if pages and size is None else {}
+        plain = {name: value for name, value in vars(one).items() if name != "counters"}
+        counters = {name: one.counters.get(name) for name in COUNTERS}
+        total = sum(pages.values())
+        records.append({"kind": "mapping", **plain, **counters, "pages": total, **unsized})
+        for node, count in pages.items():
+            value = None if size is None else count * size
+            records.append(
+                {"kind": "node_pages", "address": one.address, "node": node, "pages": count,
+                 "page_bytes": size, "value": value, "unit": "B", **unsized}
+            )  # fmt: skip
+    if not records:
+        raise ParseError("numa_maps", 0, "", "it holds no mapping")
+    return records
+
+
+def mappings(lines: Sequence[str]) -> Iterator[Mapping]:
+    """Yield every mapping; ParseError for a line that is none. Empty lines are passed over."""
     seen = set()
-    sized = "kernelpagesize_kB=" in text
-    for line in lines(text, ("cat", "numa_maps")):
-        if not line.text.strip():
+    sized = any("kernelpagesize_kB=" in line for line in lines)  # else a kernel before 3.14
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
             continue
-        match = _LINE.match(line.text.strip())
+
+        def refuse(why: str, at: int = number, text: str = line) -> ParseError:
+            return ParseError("numa_maps", at, text, why)
+
+        match = _LINE.match(line.strip())
         if not match:
-            refuse(NAME, line, "this is not a mapping with its memory policy")
-        address = match.group("address")
-        if address in seen:
-            refuse(NAME, line, "a mapping at this address a second time")
-        seen.add(address)
-        records = _mapping(line, match)
-        if sized and records[0]["page_bytes"] is None and len(records) > 1:
-            refuse(NAME, line, "the size of its pages is missing: cut short?")
-        out.extend(records)
-    if not out:
-        refuse(NAME, None, "it holds no mapping")
-    return out
+            raise refuse("this is not a mapping with its memory policy")
+        if match["address"] in seen:
+            raise refuse("a mapping at this address a second time")
+        seen.add(match["address"])
+        try:
+            found = _mapping(match)
+        except ValueError as why:
+            raise refuse(str(why)) from None
+        if found.pages and sized and found.page_bytes is None:
+            raise refuse("the size of its pages is missing: cut short?")
+        yield found
 
 
-def _mapping(line: Line, match: re.Match[str]) -> List[Record]:
-    nodes = match.group("nodes")
+def _mapping(match: re.Match[str]) -> Mapping:
+    """Return the mapping of a line; ValueError says what is wrong with it."""
+    nodes = match["nodes"]
     if nodes is not None:
         try:
             nodes = cpulist.format(cpulist.parse(nodes))
         except Fault as fault:
-            refuse(NAME, line, fault.what)
-    record: Record = {
-        "kind": "mapping", "address": match.group("address"), "policy": match.group("policy"),
-        "policy_flags": match.group("flags"), "policy_nodes": nodes, "file": None,
-        "heap": False, "stack": False, "huge": False, **dict.fromkeys(_COUNTERS),
-    }  # fmt: skip
-    pages: Dict[int, int] = {}
-    page_bytes: Optional[int] = None
-    for word in match.group("rest").split():
+            raise ValueError(fault.what) from None
+    found = Mapping(match["address"], match["policy"], match["flags"], nodes)
+    for word in match["rest"].split():
         name, equals, value = word.partition("=")
-        if not equals and name in ("heap", "stack", "huge"):
-            record[name] = True
-            continue
-        if not equals and re.fullmatch(r"stack:\d+", name):
-            record["stack"] = True  # kernels 3.4 to 4.4 name the thread
-            continue
-        if equals and name == "file" and value:
-            record["file"] = _OCTAL.sub(lambda m: chr(int(m.group(1), 8)), value)
-            continue
-        if not re.fullmatch("[0-9]+", value):
-            refuse(NAME, line, f"{word!r} is not an attribute of a mapping")
-        node = re.fullmatch("N([0-9]+)", name)
-        if name in _COUNTERS and record[name] is None:
-            record[name] = int(value)
-        elif name == "kernelpagesize_kB" and page_bytes is None and int(value) > 0:
-            page_bytes = int(value) * 1024
-        elif node and int(node.group(1)) not in pages:
-            pages[int(node.group(1))] = int(value)
+        if not equals and _FLAG.fullmatch(name):
+            setattr(found, name.partition(":")[0], True)
+        elif name == "file" and value:
+            found.file = _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), value)
+        elif re.fullmatch("[0-9]+", value):
+            _count(found, word, name, int(value))
         else:
-            refuse(NAME, line, f"{word!r} is unknown, or there a second time")
-    record.update(page_bytes=page_bytes, pages=sum(pages.values()))
-    if pages and page_bytes is None:
-        record["reason"] = _NO_SIZE
-    out = [record]
-    for node_number, count in pages.items():
-        cell: Record = {
-            "kind": "node_pages", "address": record["address"], "node": node_number,
-            "pages": count, "page_bytes": page_bytes,
-            "value": None if page_bytes is None else count * page_bytes, "unit": "B",
-        }  # fmt: skip
-        if page_bytes is None:
-            cell["reason"] = _NO_SIZE
-        out.append(cell)
-    return out
+            raise ValueError(f"{word!r} is not an attribute of a mapping")
+    return found
+
+
+def _count(found: Mapping, word: str, name: str, value: int) -> None:
+    node = re.fullmatch("N([0-9]+)", name)
+    if name in COUNTERS and name not in found.counters:
+        found.counters[name] = value
+    elif name == "kernelpagesize_kB" and found.page_bytes is None and value > 0:
+        found.page_bytes = value * 1024
+    elif node and int(node[1]) not in found.pages:
+        found.pages[int(node[1])] = value
+    else:
+        raise ValueError(f"{word!r} is unknown, or there a second time")

@@ -13,7 +13,6 @@ Output goes to files: a pipe that nobody reads would stop the measured program.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -23,58 +22,38 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence, Set
 
+from .. import kernel
+from ..contract import SCHEMA, reason
 from ..errors import Fault
-from . import proof
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
 _END_S = 10.0  # for killed processes to be gone
 # The gate: the shell waits for a line, then becomes the program. Collectors attach in between.
 _GATE = 'read -r _ && exec "$@" </dev/null'
 
-_libc = ctypes.CDLL(None, use_errno=True)
 
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def adopt_orphans(adopt: bool = True) -> None:
-    """Make this process the parent of every orphan below it (Linux 3.4 and newer), or not."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
-
-
-def become_servant(name: bytes, keep_open: Set[int]) -> None:
-    """Turn a fork of the agent into a quiet process that only an order or SIGKILL ends.
-
-    Of its files only ``keep_open`` stay: whoever reads the agent's output, and whoever waits for
-    a pipe's end, must not wait for the servant.
-    """
-    os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN: a program started here inherits that
-    buffer = ctypes.create_string_buffer(name)
-    _libc.prctl(_PR_SET_NAME, buffer, 0, 0, 0)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
+def close_files(keep_open: Iterable[int]) -> None:
+    """Close every file of this process but standard input, output, error and ``keep_open``."""
+    kept = {0, 1, 2, *keep_open}
     for entry in os.listdir("/proc/self/fd"):
-        if int(entry) > 2 and int(entry) not in keep_open:
+        if int(entry) not in kept:
             with contextlib.suppress(OSError):
                 os.close(int(entry))
 
 
-def descendants(pid: int, among: Optional[Dict[int, proof.Stat]] = None) -> List[int]:
-    """Return the pids below a process, parents before children, siblings by pid; without itself."""
-    children: Dict[int, List[int]] = {}
-    for one, entry in (proof.processes() if among is None else among).items():
-        children.setdefault(entry.parent, []).append(one)
-    ordered: List[int] = []
-    generation = sorted(children.get(pid, []))
-    while generation:
-        ordered += generation
-        generation = sorted(c for parent in generation for c in children.get(parent, []))
-    return ordered
+def become_helper(name: bytes, keep_open: Set[int]) -> None:
+    """Turn a fork of the agent into a quiet process that only an order or SIGKILL ends.
+
+    Of its files only ``keep_open`` stay: whoever reads the agent's output, and whoever waits for
+    a pipe's end, must not wait for the helper.
+    """
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN: a program started here inherits that
+    kernel.set_process_name(name)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    close_files(keep_open)
 
 
 def end(
@@ -117,15 +96,21 @@ class Child:
     """
 
     def __init__(
-        self, argv: Sequence[str], warden: int, orders: int, reports: int, others: Set[int]
+        self,
+        argv: Sequence[str],
+        warden: int,
+        orders: int,
+        reports: int,
+        stdin: Optional[int],
+        others: Set[int],
     ) -> None:
         self.argv = list(argv)
-        self._others = others  # what lived below the agent before
         self.warden = warden
         self.pid = 0
         self.started = 0.0  # on the monotonic clock; of a gated child: when the gate opened
         self.ended: Optional[Dict[str, Any]] = None
-        self.stdin: Optional[int] = None
+        self._stdin = stdin
+        self._others = others  # what lived below the agent before
         self._orders: Optional[int] = orders
         self._reports = reports
         self._unread = b""
@@ -135,25 +120,25 @@ class Child:
 
     def owns(self, pid: int) -> bool:
         """Tell whether a process is one of this trial's: the program, or what it has started."""
-        return pid in descendants(self.warden)
+        return pid in kernel.descendants(self.warden)
 
     def open_gate(self) -> None:
         """Let a gated child become its program."""
         self.started = time.monotonic()
-        self.tell("go")
-        self.hang_up()
+        self.write_line("go")
+        self.close_stdin()
 
-    def tell(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Write one line to the child's standard input; a child that is gone does not matter."""
-        if self.stdin is not None:
+        if self._stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self.stdin, line.encode("utf-8") + b"\n")
+                os.write(self._stdin, line.encode("utf-8") + b"\n")
 
-    def hang_up(self) -> None:
+    def close_stdin(self) -> None:
         """Close the child's standard input."""
-        if self.stdin is not None:
-            os.close(self.stdin)
-            self.stdin = None
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
 
     def is_program(self) -> bool:
         """Tell whether the pid is the measured program by now, no longer gate or numactl."""
@@ -176,9 +161,7 @@ class Child:
 
     def poll(self) -> Optional[Dict[str, Any]]:
         """Return the rusage record when the child has ended, else None; never waits."""
-        while self.ended is None and self._report(0):
-            pass
-        return self.ended
+        return self.wait(0.0)
 
     def wait(self, deadline: float) -> Optional[Dict[str, Any]]:
         """Return the rusage record, waiting for the end until a monotonic time, else None."""
@@ -199,7 +182,9 @@ class Child:
         line, _, self._unread = self._unread.partition(b"\n")
         report = json.loads(line)
         if "error" in report:
-            raise Fault(f"{self.argv[0]} cannot be started: {report['error']}", "is it installed?")
+            raise Fault(
+                reason("not-started", program=self.argv[0], why=report["error"]), "is it installed?"
+            )
         if "pid" in report:
             self.pid, self.started = report["pid"], report["began"]
         if "usage" in report:
@@ -214,32 +199,31 @@ class Child:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.warden, 0)
             _signal([self.pid], signal.SIGKILL)
-            status, usage = signal.SIGKILL, [0.0, 0.0, 0, 0, 0, 0, 0]
+            status, usage = int(signal.SIGKILL), [0.0, 0.0, 0, 0, 0, 0, 0]
             with contextlib.suppress(ChildProcessError):
                 _, status, found = os.wait4(self.pid, 0)
                 usage = _numbers(found)
-            self.ended = self._rusage(
-                time.monotonic() - self.started, {"status": status, "usage": usage}
-            )
+            wall_s = time.monotonic() - self.started
+            self.ended = self._rusage(wall_s, {"status": status, "usage": usage})
 
     def _rusage(self, wall_s: float, report: Dict[str, Any]) -> Dict[str, Any]:
         # A process keeps the peak of the memory it was forked with (the agent's own, kernel:
         # exec_mmap keeps signal->maxrss), so a smaller program's peak is known only if seen alive.
         user, system, peak, minor, major, voluntary, involuntary = report["usage"]
         status = report["status"]
-        reason = None
+        why = None
         if peak <= self._inherited_bytes:
             peak = self._peak_bytes
             if peak is None:
-                reason = "it ended before its peak memory could be read"
+                why = "it ended before its peak memory could be read"
         return {
-            "schema": 1,
+            "schema": SCHEMA,
             "kind": "rusage",
             "wall_s": round(wall_s, 6),
             "exit_status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "max_rss_bytes": peak,
-            "max_rss_reason": reason,
+            "max_rss_reason": why,
             "user_s": round(user, 6),
             "system_s": round(system, 6),
             "minor_faults": minor,
@@ -250,7 +234,7 @@ class Child:
 
     def end(self) -> List[int]:
         """Kill the program and everything below it; return the pids that stay alive."""
-        self.hang_up()
+        self.close_stdin()
         if self._orders is None:
             return []
         os.close(self._orders)  # the order to end
@@ -259,23 +243,14 @@ class Child:
         while self._left is None and self._report(deadline - time.monotonic()):
             pass
         os.close(self._reports)
-        left = self._left
-        if left is None:
-            left = _end_below(self._others)
+        left = _end_below(self._others) if self._left is None else self._left
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.warden, 0 if not left else os.WNOHANG)
         return left
 
 
 def _high_water(pid: str) -> Optional[int]:
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+    return kernel.meminfo(kernel.read_text(f"/proc/{pid}/status")).get("VmHWM")
 
 
 def _numbers(usage: Any) -> List[float]:
@@ -296,7 +271,7 @@ def start(
     expendable: bool = False,
     env: Optional[Dict[str, str]] = None,
     cwd: Optional[str] = None,
-    keep_open: Optional[Set[int]] = None,
+    keep_open: Iterable[int] = (),
 ) -> Child:
     """Start a program in a session of its own, its output going to two files.
 
@@ -307,62 +282,56 @@ def start(
     Fault when the program cannot be started.
     """
     words = ["/bin/sh", "-c", _GATE, "numalab-gate", *argv] if gated else list(argv)
-    others = set(descendants(os.getpid()))
-    heard, orders = os.pipe()
-    reports, told = os.pipe()
+    others = set(kernel.descendants(os.getpid()))
+    orders, our_orders = os.pipe()
+    our_reports, reports = os.pipe()
     stdin, our_stdin = os.pipe() if talks or gated else (os.open(os.devnull, os.O_RDONLY), None)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     out = os.open(str(stdout), flags, 0o644)
     err = os.open(str(stderr), flags, 0o644)
+    wardens = (orders, reports, stdin, out, err)
     warden = os.fork()
     if warden == 0:
         try:
-            become_servant(b"numalab-warden", {heard, told, stdin, out, err, *(keep_open or ())})
-            popen = {
-                "stdin": stdin, "stdout": out, "stderr": err, "cwd": cwd,
-                "env": {**os.environ, **(env or {})},
-            }  # fmt: skip
-            _watch(words, popen, expendable, heard, told)
+            become_helper(b"numalab-warden", {*wardens, *keep_open})
+            files = {"stdin": stdin, "stdout": out, "stderr": err}
+            popen = {**files, "cwd": cwd, "env": {**os.environ, **(env or {})}}
+            _guard_program(words, popen, expendable, orders, reports)
         finally:
             os._exit(0)
-    for descriptor in (heard, told, stdin, out, err):
+    for descriptor in wardens:
         os.close(descriptor)
-    child = Child(argv, warden, orders, reports, others)
-    child.stdin = our_stdin
+    child = Child(argv, warden, our_orders, our_reports, our_stdin, others)
     try:
         if not child._report(60.0):
-            raise Fault(f"{argv[0]} cannot be started: its warden said nothing")
+            raise Fault(reason("not-started", program=argv[0], why="its warden said nothing"))
     except Fault:
         child.end()
         raise
     return child
 
 
-def _watch(
-    words: List[str], popen: Dict[str, Any], expendable: bool, heard: int, told: int
+def _expendable() -> None:
+    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    os.write(descriptor, b"1000")
+    os.close(descriptor)
+
+
+def _guard_program(
+    words: List[str], popen: Dict[str, Any], expendable: bool, orders: int, reports: int
 ) -> NoReturn:
     """The warden: start the program, report its end, end everything when the pipe closes."""
 
     def say(report: Dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):
-            os.write(told, json.dumps(report).encode() + b"\n")
+            os.write(reports, json.dumps(report).encode() + b"\n")
 
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    kernel.adopt_orphans()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    warden = os.getpid()
-
-    def before_exec() -> None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != warden:  # it died before the line above
-            os._exit(127)
-        if expendable:
-            descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-            os.write(descriptor, b"1000")
-            os.close(descriptor)
-
+    before_exec = kernel.die_with_parent(_expendable if expendable else None)
     began = time.monotonic()
     try:
         program = subprocess.Popen(words, start_new_session=True, preexec_fn=before_exec, **popen)
@@ -384,11 +353,11 @@ def _watch(
                     say({"status": status, "usage": _numbers(usage), "ended": ended})
 
     while True:
-        ready = select.select([heard, woken], [], [])[0]
+        ready = select.select([orders, woken], [], [])[0]
         if woken in ready:
             os.read(woken, 4096)
             reap()
-        if heard in ready:
+        if orders in ready:
             break
     left = _end_below(set(), reap)
     reap()
@@ -401,12 +370,12 @@ def _end_below(keep: Set[int], reap: Optional[Callable[[Set[int]], None]] = None
     me = os.getpid()
 
     def find() -> List[int]:
-        among = proof.processes()
+        table = kernel.processes()
         # A dead process that is not our child is its parent's to reap, and gone for us.
         return [
             pid
-            for pid in descendants(me, among)
-            if pid not in keep and not (among[pid].state == "Z" and among[pid].parent != me)
+            for pid in kernel.descendants(me, table)
+            if pid not in keep and not (table[pid].state == "Z" and table[pid].parent != me)
         ]
 
     def reap_found(found: Set[int]) -> None:

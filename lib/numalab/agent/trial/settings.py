@@ -17,22 +17,49 @@ import contextlib
 import json
 import os
 import re
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .. import SCHEMA
+from .. import kernel
+from ..contract import SCHEMA, Change, Reason, from_json, reason, to_json
 from ..errors import Fault
 from . import journal, lock
 
 # Writing one of these does something once; there is no value to put back.
 ONE_WAY = ("vm.drop_caches", "vm.compact_memory")
-_FOLDERS = {
-    "thp": "sys/kernel/mm/transparent_hugepage",  # as state.py names them
-    "lru_gen": "sys/kernel/mm/lru_gen",
-}
+_FOLDERS = {"thp": kernel.HUGE_PAGES, "lru_gen": "sys/kernel/mm/lru_gen"}  # as state.py names them
 _NAME = re.compile(r"[a-z][a-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
-_BOOT_ID = "proc/sys/kernel/random/boot_id"
+
+
+@dataclass
+class RecordedSetting:
+    """One setting in the record: what it was before, and what became of it."""
+
+    name: str
+    before: Optional[str]  # None of a setting that can only be written
+    values: Tuple[str, ...]  # all that the run gives it
+    theirs: Optional[str] = None  # what somebody else has set meanwhile
+    restored: Optional[bool] = None  # None: nobody has tried yet
+    reason: Optional[Reason] = None
+
+    @property
+    def change(self) -> Change:
+        """The same as the manifest holds it."""
+        return Change(self.name, self.before, bool(self.restored), self.reason)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The file of recorded settings; ``copy`` is the path of a second one, in the run."""
+
+    schema: int
+    boot_id: Optional[str]
+    pid: int
+    since: str
+    copy: Optional[str]
+    changes: Tuple[RecordedSetting, ...]
 
 
 def _record_files() -> List[Path]:
@@ -44,6 +71,9 @@ def record_file() -> Path:
     """Return where the record lives: /var/lib/numalab for root, else the user's state folder."""
     of_root, of_user = _record_files()
     return of_root if os.access("/var/lib", os.W_OK) else of_user
+
+
+# --- names and values -------------------------------------------------------------------------
 
 
 def path_of(name: str, root: Path = Path("/")) -> Path:
@@ -59,10 +89,10 @@ def path_of(name: str, root: Path = Path("/")) -> Path:
     return root / "proc/sys" / name.replace(".", "/")
 
 
-def absent(name: str, root: Path = Path("/")) -> Optional[str]:
+def absent(name: str, root: Path = Path("/")) -> Optional[Reason]:
     """Return why a setting cannot be set on this host at all, None where its file is there."""
     path = path_of(name, root)
-    return None if path.exists() else f"this kernel has no {name} (there is no {path})"
+    return None if path.exists() else reason("no-such-setting", name=name, path=str(path))
 
 
 def same(name: str, wanted: str, now: str) -> bool:
@@ -83,23 +113,17 @@ def same(name: str, wanted: str, now: str) -> bool:
 
 
 def _value(path: Path) -> str:
-    text = path.read_text().strip()
-    chosen = re.search(r"\[([^\]]*)\]", text)  # sysfs shows "always [madvise] never"
-    return chosen.group(1) if chosen else " ".join(text.split())
+    return kernel.chosen(path.read_text().strip())
 
 
-def _boot_id(root: Path) -> Optional[str]:
-    try:
-        return (root / _BOOT_ID).read_text().strip()
-    except OSError:
-        return None
+# --- the changes of a run ---------------------------------------------------------------------
 
 
 class HostChanges:
     """The changes of one run: ``record`` is the file that survives, ``copy`` one in the run.
 
-    ``begin`` records, then ``enforce`` sets what each trial needs and ``meddled`` finds what
-    somebody else changed; ``restore`` ends it.
+    ``begin`` records, then ``enforce`` sets what each trial needs and ``changed_by_others`` finds
+    what somebody else changed; ``restore`` ends it.
     """
 
     def __init__(self, record: Path, copy: Optional[Path] = None, root: Path = Path("/")) -> None:
@@ -108,21 +132,20 @@ class HostChanges:
         self.root = root
         self.usual: Dict[str, str] = {}
         self._held: Dict[str, str] = {}  # what each setting read after we last touched it
-        self._entries: List[Dict[str, Any]] = []
+        self._entries: List[RecordedSetting] = []
 
     def refuse(self, names: Sequence[str]) -> None:
         """Raise Fault when one of these settings does not exist here or may not be written."""
-        missing = [why for why in (absent(name, self.root) for name in names) if why]
+        missing = [str(why) for why in (absent(name, self.root) for name in names) if why]
         if missing:
             raise Fault(
                 f"nothing is measured: {'; '.join(missing)}",
                 "take it out of the experiment's changes, or write its name with a ? at the end: "
                 "then it is set where there is one",
             )
+        paths = {name: path_of(name, self.root) for name in names}
         barred = [
-            f"{name} ({path_of(name, self.root)})"
-            for name in names
-            if not os.access(path_of(name, self.root), os.W_OK)
+            f"{name} ({path})" for name, path in paths.items() if not os.access(path, os.W_OK)
         ]
         if barred:
             raise Fault(
@@ -130,16 +153,14 @@ class HostChanges:
                 "run as root, and in no container: there /proc/sys is read-only",
             )
 
-    def announce(self, wanted: Dict[str, List[str]]) -> List[str]:
-        """Return one sentence per setting that will be changed, before any is."""
-        said = []
-        for name, values in wanted.items():
-            listed = " or ".join(values)
-            if name in ONE_WAY:
-                said.append(f"{name} = {listed} is about to be written; it cannot be undone")
-            else:
-                said.append(f"{name}: {self._read(name)} → {listed} for the time of this run")
-        return said
+    def announce(self, wanted: Mapping[str, Sequence[str]]) -> List[Reason]:
+        """Return one reason per setting that will be changed, before any is."""
+        return [
+            reason("setting-will-be-written", name=name, values=list(values))
+            if name in ONE_WAY
+            else reason("setting-will-change", name=name, now=self._read(name), values=list(values))
+            for name, values in wanted.items()
+        ]
 
     def _read(self, name: str) -> str:
         path = path_of(name, self.root)
@@ -147,7 +168,7 @@ class HostChanges:
             return _value(path)
         except OSError as error:
             raise Fault(
-                f"{name} cannot be read ({path}: {error.strerror})",
+                reason("setting-unreadable", name=name, path=str(path), why=error.strerror),
                 "this kernel may not have it; take it out of the experiment's changes",
             ) from None
 
@@ -155,7 +176,9 @@ class HostChanges:
         """Return the values of those settings that can be read; Fault when one cannot be."""
         return {name: self._read(name) for name in names if name not in ONE_WAY}
 
-    def begin(self, wanted: Dict[str, List[str]], usual: Optional[Dict[str, str]] = None) -> None:
+    def begin(
+        self, wanted: Mapping[str, Sequence[str]], usual: Optional[Mapping[str, str]] = None
+    ) -> None:
         """Record the value of every setting that will be changed; change nothing yet.
 
         ``wanted`` holds all values that each will be given. ``usual`` is what a setting has while
@@ -166,75 +189,66 @@ class HostChanges:
         put_back(self.record, self.root)
         entries = []
         for name, values in wanted.items():
-            entry = {"name": name, "values": list(values), "restored": None, "theirs": None}
             if name in ONE_WAY:
-                entry.update(before=None, reason="it cannot be put back")
-            else:
-                before = self._read(name)
-                self._held[name] = before
-                self.usual[name] = (usual or {}).get(name, before)
-                entry.update(before=before, reason=None)
-                entry["values"].append(self.usual[name])
-            entry["values"] = list(dict.fromkeys(entry["values"]))
-            entries.append(entry)
+                why = reason("setting-cannot-be-put-back")
+                entries.append(RecordedSetting(name, None, tuple(values), reason=why))
+                continue
+            before = self._held[name] = self._read(name)
+            self.usual[name] = (usual or {}).get(name, before)
+            given = dict.fromkeys([*values, self.usual[name]])
+            entries.append(RecordedSetting(name, before, tuple(given)))
         self._entries = entries
         if entries:
             self._write()
 
-    def enforce(self, wanted: Dict[str, str]) -> Dict[str, str]:
+    def enforce(self, wanted: Mapping[str, str]) -> Dict[str, str]:
         """Set every recorded setting for a trial that asks for ``wanted``; return what is in force.
 
         A setting that ``wanted`` does not name gets its usual value; one that can only be written
         is written when it is named. Raises Fault when the kernel refuses a value.
         """
-        self._note_theirs()
-        for entry in self._entries:
-            name = entry["name"]
-            if name in ONE_WAY:
-                continue
+        self.changed_by_others()
+        for name in self.usual:
             value = wanted.get(name, self.usual[name])
             if not same(name, value, self._held[name]):
                 self._set(name, value)
                 now = self._held[name] = self._read(name)
                 if not same(name, value, now):
-                    raise Fault(f"{name} was set to {value} and reads {now}")
-        for name in ONE_WAY:
-            if name in wanted:
-                os.sync()  # what is not written yet cannot be dropped
-                self._set(name, wanted[name])
+                    raise Fault(reason("setting-not-taken", name=name, value=value, now=now))
         once = {name: wanted[name] for name in ONE_WAY if name in wanted}
+        for name, value in once.items():
+            os.sync()  # what is not written yet cannot be dropped
+            self._set(name, value)
         return {**self._held, **once}
 
-    def meddled(self) -> List[str]:
-        """Return one sentence for each setting that is not as the last ``enforce`` left it.
+    def changed_by_others(self) -> List[Reason]:
+        """Return one reason for each setting that is not as the last ``enforce`` left it.
 
         Its new value is somebody else's, and is what will be there in the end.
         """
-        return self._note_theirs()
-
-    def _note_theirs(self) -> List[str]:
-        said = []
+        found = []
         for entry in self._entries:
-            name = entry["name"]
-            if name in ONE_WAY:
+            if entry.name in ONE_WAY:
                 continue
-            now, held = self._read(name), self._held[name]
+            now, held = self._read(entry.name), self._held[entry.name]
             if now != held:
-                said.append(f"somebody else set {name} from {held} to {now} meanwhile")
-                entry["theirs"] = self._held[name] = now
-        if said:
+                found.append(
+                    reason("setting-changed-by-others", name=entry.name, was=held, now=now)
+                )
+                entry.theirs = self._held[entry.name] = now
+        if found:
             self._write()
-        return said
+        return found
 
     def _write(self) -> None:
-        data = {
-            "schema": SCHEMA,
-            "boot_id": _boot_id(self.root),
-            "pid": os.getpid(),
-            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "copy": str(self.copy) if self.copy else None,
-            "changes": self._entries,
-        }
+        data = Record(
+            schema=SCHEMA,
+            boot_id=kernel.boot_id(str(self.root)),
+            pid=os.getpid(),
+            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            copy=str(self.copy) if self.copy else None,
+            changes=tuple(self._entries),
+        )
         try:
             self.record.parent.mkdir(parents=True, exist_ok=True)
             journal.write_json(self.record, data)
@@ -252,22 +266,26 @@ class HostChanges:
         try:
             path.write_text(value + "\n")
         except OSError as error:
+            forbidden = isinstance(error, PermissionError)
             raise Fault(
-                f"{name} cannot be set to {value} ({path}: {error.strerror})",
-                "run as root"
-                if isinstance(error, PermissionError)
-                else "is that a value that this kernel takes?",
+                reason(
+                    "setting-refused", name=name, value=value, path=str(path), why=error.strerror
+                ),
+                "run as root" if forbidden else "is that a value that this kernel takes?",
             ) from None
 
-    def restore(self) -> List[Dict[str, Any]]:
-        """Put everything back; return the changes, each with ``restored`` and ``reason``."""
+    def restore(self) -> List[Change]:
+        """Put everything back; return what became of each setting."""
         with contextlib.suppress(Fault):  # what cannot be read cannot be told from ours
-            self._note_theirs()
+            self.changed_by_others()
         self._entries = []
-        return put_back(self.record, self.root)["changes"]
+        return put_back(self.record, self.root)
 
 
-def pending(record: Path) -> Optional[Dict[str, Any]]:
+# --- putting back -----------------------------------------------------------------------------
+
+
+def pending(record: Path) -> Optional[Record]:
     """Return what an earlier run recorded and nobody has put back yet, or None.
 
     Raises Fault when the record cannot be read, and when it is another user's: whoever may write
@@ -287,92 +305,89 @@ def pending(record: Path) -> Optional[Dict[str, Any]]:
                 "run `numalab restore` as that user, or remove the file",
             )
         try:
-            data = json.load(file)
-        except ValueError as error:
+            return from_json(Record, json.load(file), str(record))
+        except (ValueError, RecursionError, Fault) as error:
             raise Fault(
                 f"{record} cannot be read: {error}",
                 "it says which settings a run changed: look at them, then remove it",
             ) from None
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise Fault(f"{record} is not a record of this version's", "use the numalab that wrote it")
-    return data
 
 
-def _for_the_run(data: Dict[str, Any]) -> Dict[str, Any]:
+def _for_the_run(data: Record) -> Record:
     """Return a record without the path of its copy: runs are published, and it names a home."""
-    return {key: value for key, value in data.items() if key != "copy"}
+    return replace(data, copy=None)
 
 
-def put_back(record: Path, root: Path = Path("/")) -> Dict[str, Any]:
-    """Put back the recorded values and remove the record.
+def put_back(record: Path, root: Path = Path("/")) -> List[Change]:
+    """Put back the recorded values and remove the record; return what became of each setting.
 
-    Returns {"rebooted": bool, "changes": [...]}, each change with ``restored`` true, or false
-    and a ``reason``. A change that could not be put back keeps the record in place: Fault.
+    A change that could not be put back keeps the record in place: Fault.
     """
     left = pending(record)
     if left is None:
-        return {"rebooted": False, "changes": []}
-    rebooted = left["boot_id"] != _boot_id(root)
+        return []
+    rebooted = left.boot_id != kernel.boot_id(str(root))
     failed = []
-    for entry in left["changes"]:
-        if entry["before"] is None:
-            entry["restored"] = False
+    for entry in left.changes:
+        if entry.before is None:
+            entry.restored = False
         elif rebooted:
-            entry.update(restored=False, reason="the host was rebooted since: nothing to put back")
+            entry.restored, entry.reason = False, reason("host-rebooted")
         else:
-            problem = _put_back_one(entry, root)
+            problem = _put_back_one(entry, entry.before, root)
             if problem:
                 failed.append(problem)
-    if left.get("copy"):
-        copy = Path(left["copy"])
-        if copy.parent.is_dir():
-            # A full disk must not keep the host changed.
-            with contextlib.suppress(OSError, Fault):
-                journal.write_json(copy, _for_the_run(left))
+    if left.copy and Path(left.copy).parent.is_dir():
+        # A full disk must not keep the host changed.
+        with contextlib.suppress(OSError, Fault):
+            journal.write_json(Path(left.copy), _for_the_run(left))
     if failed:
-        raise Fault("; ".join(failed), "run `numalab restore` as root")
+        raise Fault("; ".join(map(str, failed)), "run `numalab restore` as root")
     record.unlink()
     with contextlib.suppress(OSError):  # where others keep things in it
         record.parent.rmdir()
-    return {"rebooted": rebooted, "changes": left["changes"]}
+    return [entry.change for entry in left.changes]
 
 
-def _put_back_one(entry: Dict[str, Any], root: Path) -> Optional[str]:
-    name, theirs = entry["name"], entry.get("theirs")
-    path = path_of(name, root)  # never a path from the file
-    target = entry["before"] if theirs is None else theirs
+def _put_back_one(entry: RecordedSetting, before: str, root: Path) -> Optional[Reason]:
+    """Put one setting back; return why that was not possible."""
+    path = path_of(entry.name, root)  # never a path from the file
+    target = before if entry.theirs is None else entry.theirs
     try:
         now = _value(path)
         if now != target:
-            ours = [*(entry.get("values") or [entry.get("value", "")]), entry["before"]]
-            if any(same(name, value, now) for value in ours):
+            if any(same(entry.name, value, now) for value in (*entry.values, before)):
                 path.write_text(target + "\n")
             else:
-                theirs = now
-        entry["restored"] = theirs is None
-        if theirs is not None:
-            entry["reason"] = f"somebody else set it to {theirs} since: left as it is"
+                entry.theirs = now
     except OSError as error:
-        entry.update(restored=False, reason=f"{path}: {error.strerror}")
-        return f"{name} could not be put back to {target} ({path}: {error.strerror})"
+        entry.restored = False
+        entry.reason = reason(
+            "setting-not-restored",
+            name=entry.name, value=target, path=str(path), why=error.strerror,
+        )  # fmt: skip
+        return entry.reason
+    entry.restored = entry.theirs is None
+    if entry.theirs is not None:
+        entry.reason = reason("setting-is-theirs", value=entry.theirs)
     return None
 
 
-def restore() -> List[str]:
-    """Put back what any earlier run left on this host; return what was done, in sentences.
+def restore() -> List[Reason]:
+    """Put back what any earlier run left on this host; return what was done.
 
     [] when there was nothing to do. Raises Fault while a measurement runs: it needs its settings.
     """
-    said = []
+    done: List[Reason] = []
     with lock.measurement():
         for record in _record_files():
-            done = put_back(record)
-            if done["rebooted"]:
-                said.append("the host was rebooted since it was changed: nothing to put back")
-                continue
-            for entry in done["changes"]:
-                if entry["restored"]:
-                    said.append(f"{entry['name']} is {entry['before']} again")
+            for change in put_back(record):
+                if change.restored:
+                    one = reason("setting-put-back", name=change.name, value=change.before)
+                elif change.reason and change.reason.code == "host-rebooted":
+                    one = change.reason  # the same for all: said once
                 else:
-                    said.append(f"{entry['name']}: {entry['reason']}")
-    return said
+                    one = reason("setting-left", name=change.name, why=to_json(change.reason))
+                if one not in done:
+                    done.append(one)
+    return done
