@@ -15,12 +15,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from scipy import special, stats
 
-from ..agent.contract import CONTROL, COUNTED, UNVERIFIED, VERIFIED, Plan, Reason, reason
+from ..agent.contract import (
+    CONFIGURED,
+    CONTROL,
+    COUNTED,
+    UNVERIFIED,
+    VERIFIED,
+    Plan,
+    Reason,
+    reason,
+)
+
+if TYPE_CHECKING:
+    from ..runs import Run
 
 BLOCKS_NEEDED = 6
 """Five pairs cannot reach p < 0.05: the sign test's least p-value is 2/2**5 = 0.0625."""
@@ -144,6 +157,12 @@ def means_something(
     if source in _KERNEL_SOURCES or metric in (*_SOFTWARE_EVENTS, "exit_status"):
         return True
     return source == "tool" and tool in _PLACING_TOOLS
+
+
+def real(run: Run, metric: str, unit: str = "", source: str = "tool", tool: str = "") -> bool:
+    """Return ``means_something`` of a metric of a run; no emulated host is "measured"."""
+    badge = COUNTED if run.host.emulated and run.evidence != CONFIGURED else run.evidence
+    return means_something(badge, metric, unit, source, tool)
 
 
 def why_missing(measurements: pl.DataFrame, metric: str) -> tuple[Reason, ...]:

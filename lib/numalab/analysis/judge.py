@@ -37,7 +37,7 @@ from ..agent.contract import CONTROL, Cell, Plan, Reason, reason
 from .evidence import BLOCKS_NEEDED, CONFIDENCE, Grid, deciding_rows, grid, summarise
 
 DIFFERENT, ALIKE = "different", "not-distinguishable"
-TOO_FEW, NO_CONTROL, DRIFTED = "too-few-blocks", "no-control", "drifted"
+TOO_FEW, NO_CONTROL, DRIFTED = "too-few-blocks", "no-aa-control", "drifted"
 AA, NO_RATIO = "control", "no-ratio"
 DECISIONS = (DIFFERENT, ALIKE, TOO_FEW, NO_CONTROL, DRIFTED, AA, NO_RATIO)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import string
-from typing import Any, Callable, Dict, Mapping, Union
+from typing import Any, Callable, Dict, List, Mapping, Union
 
 from . import units
 
@@ -21,12 +21,21 @@ Template = Union[str, Callable[[Mapping[str, Any]], str]]
 ROOMS = ("host", "plan", "trial", "drivers", "served", "collectors")
 
 
+_ADDED: List[Mapping[str, Template]] = []
+
+
+def add(sentences: Mapping[str, Template]) -> None:
+    """Add the templates of a room of the controller."""
+    _ADDED.append(sentences)
+    templates.cache_clear()
+
+
 @functools.cache
 def templates() -> Dict[str, Template]:
     """Return every code's template; ValueError when two rooms use one code."""
     found: Dict[str, Template] = {}
-    for room in ROOMS:
-        own: Dict[str, Template] = importlib.import_module(f"{__name__}.{room}").SENTENCES
+    rooms = [importlib.import_module(f"{__name__}.{room}").SENTENCES for room in ROOMS]
+    for own in (*rooms, *_ADDED):
         twice = sorted(set(own) & set(found))
         if twice:
             raise ValueError(f"the code {twice[0]} stands in two rooms")

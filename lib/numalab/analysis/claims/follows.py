@@ -1,0 +1,102 @@
+"""One metric goes the way of another."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import polars as pl
+
+from ...agent.contract import Cell
+from .. import judge
+from ..judge import Effect
+from .base import (
+    INCONCLUSIVE,
+    REFUTED,
+    SUPPORTED,
+    Form,
+    Judged,
+    Untestable,
+    cells_named,
+    cpus_of,
+    plain_cells,
+    rows_of,
+    undecided,
+)
+
+if TYPE_CHECKING:
+    from ...runs import Run
+
+
+class Follows(Form):
+    """One metric goes the way of another.
+
+    For every two cells with as many CPUs each that differ in ``follows``, ``metric`` must differ
+    the same way. ``cells`` names the cells; without it they are all of the plain load.
+    """
+
+    keys: ClassVar = ("follows",)
+
+    metric: str
+    follows: str
+    cells: list[str] | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of cells that the predicate uses."""
+        return tuple(self.cells or ())
+
+    def judged(self, run: Run, others: Sequence[Run]) -> Judged:
+        """Return what a run says; or Untestable."""
+        named = [cell for name in self.cells or () for cell in cells_named(name, run)]
+        cells = plain_cells(run) if self.cells is None else named
+        pairs = [
+            (one, other)
+            for one, other in itertools.combinations(cells, 2)
+            if len(cpus_of(one, run)) == len(cpus_of(other, run))
+        ]
+        if not pairs:
+            raise Untestable("no-cells-alike-in-cpus")
+        names = tuple(dict.fromkeys(cell.id for pair in pairs for cell in pair))
+        leads, trails = (
+            self._effects(run, metric, pairs, names) for metric in (self.follows, self.metric)
+        )
+        title = f"{self.metric} after {self.follows}, {len(pairs)} pairs with as many CPUs"
+        every = zip(pairs * 2, [*leads, *trails], strict=True)
+        for (cell, _), effect in sorted(every, key=lambda both: both[1].n):
+            if not effect.decided:
+                why = undecided(effect, cell.label, run)
+                return Judged(INCONCLUSIVE, f"{title}: {why}", names)
+        apart = [place for place, lead in enumerate(leads) if lead.different]
+        if not apart:
+            raise Untestable("nothing-to-follow", metric=self.follows)
+        moved = [place for place in apart if trails[place].different]
+        same = [place for place in moved if _up(leads[place]) == _up(trails[place])]
+        against = [place for place in moved if place not in same]
+        verdict = REFUTED if against else SUPPORTED if len(same) == len(apart) else INCONCLUSIVE
+        shown = against or [place for place in apart if place not in same] or same
+        place = max(shown, key=lambda place: abs(math.log(leads[place].ratio)))
+        (one, other), lead, trail = pairs[place], leads[place], trails[place]
+        because = (
+            f"{title}: {len(apart)} differ in {self.follows}, {self.metric} goes the same way in "
+            f"{len(same)} of them and the other way in {len(against)}; {one.label} over "
+            f"{other.label}: {self.follows} ratio {lead.ratio:.3f}, {self.metric} ratio "
+            f"{trail.ratio:.3f}, 95 % interval [{trail.low:.3f}, {trail.high:.3f}] from "
+            f"{trail.n} blocks"
+        )
+        return Judged(verdict, because, names)
+
+    def _effects(
+        self, run: Run, metric: str, pairs: list[tuple[Cell, Cell]], names: Sequence[str]
+    ) -> list[Effect]:
+        rows = rows_of(run, metric, None, names, None).filter(pl.col("cell").is_in(list(names)))
+        points = rows["point"].unique().to_list()
+        if len(points) != 1:
+            raise Untestable("several-points", metric=metric)
+        asked = judge.of(run.measurements, run.plan, metric, points[0])
+        return [asked.compare(one.id, other.id) for one, other in pairs]
+
+
+def _up(effect: Effect) -> bool:
+    return effect.ratio is not None and effect.ratio > 1

@@ -1,0 +1,98 @@
+"""Sentences of the codes of the analysis: what a run cannot say, and what should be doubted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..agent import words
+
+Fields = Mapping[str, Any]
+
+
+def _without_value(fields: Fields) -> str:
+    why = "; ".join(fields["why"])
+    return f"{fields['metric']} could not be measured" + (f" ({why})" if why else "")
+
+
+def _unverified(fields: Fields) -> str:
+    said = ", ".join(f"{count} graded {grade}" for grade, count in fields["counts"].items())
+    return f"no trial of these cells is verified ({said})"
+
+
+def _outlier(fields: Fields) -> str:
+    blocks = ", ".join(map(str, fields["blocks"]))
+    noun = "block" if len(fields["blocks"]) == 1 else "blocks"
+    away = 100 * fields["away"]
+    return f"{noun} {blocks} far from the others (up to {away:+.0f} % of the median)"
+
+
+words.add(
+    {
+        # why two cells have no ratio, or nothing is decided
+        "value-not-positive": "no ratio: a value is 0 or less",
+        "cell-without-value": "one of the two has no value",
+        "no-shared-block": "no block holds both",
+        "different-tools": lambda f: (
+            f"results of different tools make no ratio: {', '.join(map(str, f['tools']))}"
+        ),
+        "different-units": "different units: {one} and {other}",
+        "only-in-one-run": "only in {run}",
+        "no-aa-control": "there is no A/A control with enough blocks to decide by",
+        "drifted": ("the run drifted: its A/A control differs from itself, so nothing is judged"),
+        # why a claim cannot be tested here
+        "emulated-times": "emulated: timings carry no NUMA meaning",
+        "cell-skipped": "{cell} was skipped: {why}",
+        "variant-left-out": "this run leaves out {variant} (profile {profile})",
+        "cell-not-in-run": "the run holds no {cell} cell",
+        "metric-not-measured": "{metric} was not measured",
+        "metric-without-value": _without_value,
+        "not-measured-at": lambda f: f"{f['metric']} was not measured at {', '.join(f['points'])}",
+        "no-verified-trial": _unverified,
+        "no-pair-has-a-ratio": "{what}: {why}",
+        "direction-unknown": (
+            "which way {metric} is better is not said: the claim needs better: higher or lower"
+        ),
+        "no-cell-of-rank": "no {cell} cell of the plan is ranked {rank}",
+        "same-cells": "{cell} and {other} are the same on this host",
+        "no-partner": "no {other} cell runs on the same CPUs as a {cell} cell",
+        "alike-on-one-node": (
+            "{cell} and {other} have the same CPUs and the same memory on a host that shows one "
+            "node"
+        ),
+        "pairs-do-not-match": (
+            "{cell} has {pairs} pairs, {other} has {others}: their ratios do not match"
+        ),
+        "one-point-only": "{metric} has one point only in {cell}",
+        "several-points": "{metric} has several points: it cannot follow, or be followed",
+        "no-cells-alike-in-cpus": "no two of these cells have as many CPUs",
+        "nothing-to-follow": "no two of these cells with as many CPUs differ in {metric}",
+        "nodes-are-shown": "this host shows its nodes: judged is its run with the nodes hidden",
+        "no-run-with-nodes-shown": (
+            "it needs a run of this machine with its nodes shown beside this one"
+        ),
+        "no-cell-on-same-cpus": (
+            "no cell of this run is on the CPUs of one of the run with nodes shown"
+        ),
+        "setting-not-recorded": "{setting} was not recorded before the run",
+        "setting-unknown": "{setting} is unknown on this host: {why}",
+        # what should be doubted in a run
+        "few-blocks": "{values:n usable value}: fewer than {needed} decide nothing",
+        "noisy": lambda f: (
+            f"the standard deviation is {f['variation']:.0%} of the mean: more blocks or a quieter "
+            "host are needed"
+        ),
+        "outlier": _outlier,
+        "two-modes": lambda f: (
+            f"two groups of values, {f['low']} low and {f['high']} high, {100 * f['apart']:.0f} % "
+            "apart: something switched between trials"
+        ),
+        "first-block": lambda f: (
+            f"the first block is {100 * f['away']:+.1f} % from the others: the host was not warm"
+        ),
+        "trend": lambda f: (
+            f"it changed by {100 * f['change']:+.1f} % over the run (p = {f['p_value']:.2g}): the "
+            "host was not in a steady state"
+        ),
+    }
+)
