@@ -1,5 +1,7 @@
 """Experiment files: every committed one is sound; a wrong one gets a message, not a guess."""
 
+import json
+import os
 import re
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import nbformat
 import pytest
 
 from numalab import experiments, session
+from numalab.agent.contract import CaseRequest, Request, ToolRequest, from_json, to_json
 from numalab.agent.errors import Fault
 from numalab.analysis import claims
 
@@ -45,9 +48,9 @@ def test_every_committed_experiment_is_sound(name):
 
 def test_profile_keys_that_are_not_ours_are_options_of_the_tool(tmp_path):
     request = experiments.load(_write(tmp_path, GOOD)).request("smoke", "here", seed=3)
-    assert request["tool"]["prefer"] == ["stream"]
-    assert request["tool"]["options"] == {"array": "16MiB"}
-    assert (request["blocks"], request["seed"], request["headline"]) == (2, 3, "triad")
+    assert request.tool == ToolRequest("stream", ("stream",), {"array": "16MiB"})
+    assert (request.blocks, request.seed, request.headline) == (2, 3, "triad")
+    assert from_json(Request, json.loads(json.dumps(to_json(request)))) == request
 
 
 def test_the_command_line_overrides_the_file(tmp_path):
@@ -55,8 +58,42 @@ def test_the_command_line_overrides_the_file(tmp_path):
     request = loaded.request(
         "smoke", "here", bindings=["unbound"], blocks=9, tool="probe", options={"array": 5}
     )
-    assert request["bindings"] == ["unbound"] and request["blocks"] == 9
-    assert request["tool"]["prefer"] == ["probe"] and request["tool"]["options"]["array"] == 5
+    assert request.bindings == ("unbound",) and request.blocks == 9
+    assert request.tool.prefer == ("probe",) and request.tool.options["array"] == 5
+    assert request.collectors is not None
+    assert loaded.request("smoke", "here", collectors=False).collectors is None
+
+
+def test_collectors_of_a_file_are_kept_or_switched_off(tmp_path):
+    path = _write(tmp_path, GOOD + "collectors: {perf: false}\n")
+    loaded = experiments.load(path)
+    assert loaded.request("smoke", "here").collectors.perf is False
+    assert loaded.request("smoke", "here", collectors=True).collectors.perf is True
+    assert loaded.request("smoke", "here", collectors=False).collectors is None
+
+
+CLAIMS = """
+claims:
+  - id: a
+    says: one thing
+    source: here
+    holds_if:
+      - {metric: triad, cell: remote, against: local/threads=2, ratio_at_most: 1}
+      - metric: triad
+        cell: "cores:node-node"
+        against: "cores:node-spread"
+        relative_to: {cell: "cores:2-node", against: local}
+        ratio_at_most: 1
+  - {id: b, says: another, source: here, holds_if: {metric: ipc, among: "instances:nodes"}}
+"""
+
+
+def test_the_request_names_the_bindings_that_claims_name(tmp_path):
+    request = experiments.load(_write(tmp_path, GOOD + CLAIMS)).request("smoke", "here")
+    assert request.names == (
+        "remote", "local", "cores:node-node", "cores:node-spread", "cores:2-node",
+        "instances:nodes",
+    )  # fmt: skip
 
 
 CASES = """
@@ -69,21 +106,20 @@ cases:
 def test_cases_go_into_the_request_all_or_those_chosen(tmp_path):
     path = _write(tmp_path, GOOD + "  quick: {blocks: 6, cases: [full]}" + CASES)
     loaded = experiments.load(path)
-    empty, full = loaded.request("smoke", "here")["cases"]
-    assert empty == {"name": "empty", "says": "the node is empty", "bindings": None,
-                     "options": {}, "changes": {}}  # fmt: skip
-    assert full["changes"] == {"vm.swappiness": "0"} and full["options"] == {"array": "1MiB"}
-    assert loaded.request("quick", "here")["cases"] == [full]
-    assert "cases" not in loaded.request("quick", "here")["tool"]["options"]
-    assert loaded.request("quick", "here", cases=["empty"])["cases"] == [empty]
-    assert loaded.request("smoke", "here", cases=["full", "empty"])["cases"] == [empty, full]
+    empty, full = loaded.request("smoke", "here").cases
+    assert empty == CaseRequest("empty", "the node is empty")
+    assert full.changes == {"vm.swappiness": "0"} and full.options == {"array": "1MiB"}
+    assert loaded.request("quick", "here").cases == (full,)
+    assert "cases" not in loaded.request("quick", "here").tool.options
+    assert loaded.request("quick", "here", cases=["empty"]).cases == (empty,)
+    assert loaded.request("smoke", "here", cases=["full", "empty"]).cases == (empty, full)
     with pytest.raises(Fault, match="no case 'ful'. did you mean full"):
         loaded.request("smoke", "here", cases=["ful"])
 
 
 def test_a_seed_is_drawn_when_none_is_given(tmp_path):
     loaded = experiments.load(_write(tmp_path, GOOD))
-    seeds = {loaded.request("smoke", "here")["seed"] for _ in range(5)}
+    seeds = {loaded.request("smoke", "here").seed for _ in range(5)}
     assert len(seeds) == 5 and 0 not in seeds
 
 
@@ -95,8 +131,11 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
         (("bindings: [local]", "bindngs: [local]"), "unknown key, did you mean bindings"),
         (("blocks: 2", "blocks: 0"), "profiles.smoke.blocks: input should be greater"),
         (("blocks: 2", "blocks: many"), "profiles.smoke.blocks: input should be a valid integer"),
-        (("better: higher", "better: bigger"), "measure.triad.better"),
-        (("blocks: 2", "blocks: 2, cases: [ful]"), "profile smoke names the case 'ful', which"),
+        (("better: higher", "better: bigger"), "measure.triad.better is 'bigger'"),
+        (
+            ("blocks: 2", "blocks: 2, cases: [ful]"),
+            "profile smoke: experiment mine has no case 'ful'",
+        ),
         (
             (
                 "profiles:",
@@ -105,8 +144,15 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
             ),
             "cases and a sweep",
         ),
-        (("profiles:", "cases: [{name: Full}]\nprofiles:"), "cases.0.name: string should match"),
+        (
+            ("profiles:", "cases: [{name: Full}]\nprofiles:"),
+            "profile smoke: 'Full' cannot name a case",
+        ),
         (("profiles:", "cases: [{name: a, changes: {a.b: 0}}]\nprofiles:"), "cases.0.changes.a.b"),
+        (("notebook: stream.ipynb", "notebook: ../stream.ipynb"), "notebook: string should match"),
+        (("bindings: [local]", "bindings: [lokal]"), "no binding 'lokal'. did you mean local"),
+        (("bindings: [local]", "bindings: []"), "profile smoke: the request names no bindings"),
+        (("profiles:", "cases: [{name: a, option: {}}]\nprofiles:"), "cases.0.option: unknown key"),
         (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
     ],
 )
@@ -126,6 +172,18 @@ def test_what_is_no_mapping_is_refused(tmp_path, content):
 def test_an_unknown_experiment_names_the_nearest():
     with pytest.raises(Fault, match="did you mean stream"):
         experiments.load("steam")
+    with pytest.raises(Fault, match="there is no experiment '../experiments/stream'"):
+        experiments.load("../experiments/stream")
+
+
+def test_what_would_fill_the_memory_or_wait_for_ever_is_refused(tmp_path):
+    lines = ["a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8]"]
+    lines += [f"a{n}: &a{n} [" + ", ".join([f"*a{n - 1}"] * 8) + "]" for n in range(1, 12)]
+    with pytest.raises(Fault, match="aliases written out"):
+        experiments.load(_write(tmp_path, "\n".join(lines)))
+    os.mkfifo(tmp_path / "pipe.yml")
+    with pytest.raises(Fault, match="no regular file"):
+        experiments.load(tmp_path / "pipe.yml")
 
 
 def test_an_unknown_profile_names_those_there_are():

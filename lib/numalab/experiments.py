@@ -4,65 +4,28 @@ from __future__ import annotations
 
 import difflib
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from numalab import home
-from numalab.agent import SCHEMA
+from numalab import home, untrusted
+from numalab.agent.contract import (
+    SCHEMA,
+    CaseRequest,
+    CollectorRequest,
+    Measure,
+    Request,
+    SweepRequest,
+    ToolRequest,
+)
 from numalab.agent.errors import Fault
+from numalab.agent.plan.grammar import suggestion
+from numalab.agent.plan.request import check
 
 Binding = str | dict[str, Any]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Tool(_Strict):
-    """What measures: a name, the drivers that can do it in order of preference, their options."""
-
-    name: str
-    prefer: list[str] = Field(min_length=1)
-    options: dict[str, Any] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _prefer_itself(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "name" in data and "prefer" not in data:
-            return {**data, "prefer": [data["name"]]}
-        return data
-
-
-class Measure(_Strict):
-    """A metric that answers the question: its unit and which direction is good."""
-
-    unit: str
-    better: Literal["higher", "lower"]
-
-
-class Sweep(_Strict):
-    """More cells: each binding named here again for each value of one option of the tool."""
-
-    option: str
-    values: list[Any] = Field(min_length=1)
-    bindings: list[Binding] = Field(min_length=1)
-
-
-class Case(_Strict):
-    """One state of the host and the tool under which bindings are measured.
-
-    ``says`` is its name for readers; ``bindings`` are those measured in it (all of the
-    experiment's); ``options`` override the tool's; ``changes`` are set while its trials run.
-    """
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.+-]*$")
-    says: str = ""
-    bindings: list[Binding] | None = None
-    options: dict[str, Any] = {}
-    changes: dict[str, str] = {}
 
 
 class Profile(BaseModel):
@@ -72,7 +35,7 @@ class Profile(BaseModel):
 
     blocks: int = Field(ge=1)
     bindings: list[Binding] | None = None
-    sweep: list[Sweep] | None = None
+    sweep: list[SweepRequest] | None = None
     cases: list[str] | None = None
     time_limit_s: float | None = Field(default=None, gt=0)
 
@@ -81,36 +44,25 @@ class Profile(BaseModel):
         return dict(self.model_extra or {})
 
 
-class Experiment(_Strict):
-    """One experiment file; ``name`` is the file's stem."""
+class Experiment(BaseModel):
+    """One experiment file; ``name`` is the file's stem. CONTRIBUTING.md explains the keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     question: str
-    notebook: str
-    tool: Tool
+    notebook: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.ipynb$")  # in notebooks/
+    tool: ToolRequest
     bindings: list[Binding] = []
     baseline: Binding | None = None
     control: bool = True
     measure: dict[str, Measure] = {}
-    sweep: list[Sweep] = []
-    cases: list[Case] = []
-    collectors: dict[str, Any] | bool = True
+    sweep: list[SweepRequest] = []
+    cases: list[CaseRequest] = []
+    collectors: CollectorRequest | bool = True
     changes: dict[str, str] = {}
     profiles: dict[str, Profile]
     claims: list[dict[str, Any]] = []
-
-    @model_validator(mode="after")
-    def _cases_are_there(self) -> Experiment:
-        known = [case.name for case in self.cases]
-        for name, profile in self.profiles.items():
-            for case in profile.cases or []:
-                if case not in known:
-                    raise ValueError(
-                        f"profile {name} names the case {case!r}, which is none of {known}"
-                    )
-            if known and (self.sweep if profile.sweep is None else profile.sweep):
-                raise ValueError("an experiment has cases and a sweep: write its values as cases")
-        return self
 
     def profile(self, name: str) -> Profile:
         """Return a profile by name; Fault names those that exist."""
@@ -121,18 +73,16 @@ class Experiment(_Strict):
             )
         return self.profiles[name]
 
-    def _chosen(self, names: list[str] | None) -> list[Case]:
+    def _chosen(self, names: list[str] | None) -> tuple[CaseRequest, ...]:
         """The named cases (all without names), in the file's order; Fault for an unknown name."""
         known = [case.name for case in self.cases]
         for name in names or []:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
                 raise Fault(
                     f"experiment {self.name} has no case {name!r}",
-                    (f"did you mean {near[0]}? " if near else "")
-                    + (f"it has {', '.join(known)}" if known else "it has no cases"),
+                    suggestion(name, known) if known else "it has no cases",
                 )
-        return [case for case in self.cases if names is None or case.name in names]
+        return tuple(case for case in self.cases if names is None or case.name in names)
 
     @property
     def headline(self) -> str | None:
@@ -152,8 +102,8 @@ class Experiment(_Strict):
         options: dict[str, Any] | None = None,
         collectors: bool | None = None,
         time_limit_s: float | None = None,
-    ) -> dict[str, Any]:
-        """Return the request that the agent on the host turns into a plan (JSON-able).
+    ) -> Request:
+        """Return the request that the agent on the host turns into a plan.
 
         The keyword arguments override the file: ``bindings`` replaces the experiment's list (a
         case that names bindings of its own keeps them), ``cases`` names the cases to measure
@@ -163,30 +113,49 @@ class Experiment(_Strict):
         """
         chosen = self.profile(profile)
         sweep = chosen.sweep if chosen.sweep is not None else self.sweep
-        return {
-            "schema": SCHEMA,
-            "experiment": self.name,
-            "question": self.question,
-            "profile": profile,
-            "host": host,
-            "tool": {
-                "name": self.tool.name,
-                "prefer": [tool] if tool else list(self.tool.prefer),
-                "options": {**self.tool.options, **chosen.options(), **(options or {})},
-            },
-            "bindings": bindings or chosen.bindings or self.bindings,
-            "baseline": self.baseline,
-            "control": self.control,
-            "blocks": blocks if blocks is not None else chosen.blocks,
-            "seed": seed if seed is not None else random.SystemRandom().randrange(1, 2**31),
-            "sweep": [] if bindings else [one.model_dump() for one in sweep],
-            "cases": [one.model_dump() for one in self._chosen(cases or chosen.cases)],
-            "headline": self.headline,
-            "measure": {name: measure.model_dump() for name, measure in self.measure.items()},
-            "collectors": self.collectors if collectors is None else collectors,
-            "changes": dict(self.changes),
-            "time_limit_s": time_limit_s or chosen.time_limit_s,
-        }
+        wanted: CollectorRequest | bool | None = self.collectors
+        if collectors is not None:
+            wanted = collectors
+        if isinstance(wanted, bool):
+            wanted = CollectorRequest() if wanted else None
+        return Request(
+            schema=SCHEMA,
+            experiment=self.name,
+            question=self.question,
+            profile=profile,
+            host=host,
+            tool=ToolRequest(
+                name=self.tool.name,
+                prefer=(tool,) if tool else self.tool.prefer or (self.tool.name,),
+                options={**self.tool.options, **chosen.options(), **(options or {})},
+            ),
+            bindings=tuple(bindings or chosen.bindings or self.bindings),
+            baseline=self.baseline,
+            control=self.control,
+            blocks=blocks if blocks is not None else chosen.blocks,
+            seed=seed if seed is not None else random.SystemRandom().randrange(1, 2**31),
+            sweep=() if bindings else tuple(sweep),
+            cases=self._chosen(cases or chosen.cases),
+            names=tuple(dict.fromkeys(_named(self.claims))),
+            headline=self.headline,
+            measure=self.measure,
+            collectors=wanted,
+            changes=self.changes,
+            time_limit_s=time_limit_s or chosen.time_limit_s,
+        )
+
+
+def _named(value: Any) -> Iterator[str]:
+    """The bindings that claims name: of BINDING/CASE and BINDING/OPTION=VALUE the first part."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _named(one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            if key in ("cell", "against", "among") and isinstance(one, str):
+                yield one.partition("/")[0]
+            elif key in ("holds_if", "relative_to"):
+                yield from _named(one)
 
 
 class Loader(yaml.SafeLoader):
@@ -219,38 +188,50 @@ def load(name: str | Path) -> Experiment:
     path = Path(name)
     if path.suffix not in (".yml", ".yaml"):
         path = home.root() / "experiments" / f"{name}.yml"
-    if not path.is_file():
-        known = names()
-        near = difflib.get_close_matches(str(name), known, n=1)
-        raise Fault(
-            f"there is no experiment {str(name)!r}",
-            (f"did you mean {near[0]}? " if near else "") + f"Known: {', '.join(known)}",
-        )
+        if not untrusted.is_name(str(name)) or not path.is_file():
+            known = names()
+            raise Fault(f"there is no experiment {str(name)!r}", suggestion(str(name), known))
+    content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise Fault(f"{path}{where}: {problem}", "the file must be YAML") from None
+        return parse(content.decode("utf-8"), path.stem, path)
     except UnicodeDecodeError:
         raise Fault(f"{path} is not UTF-8 text", "an experiment file is YAML text") from None
-    if not isinstance(data, dict):
-        raise Fault(f"{path} holds no mapping of keys", "see any file in experiments/")
+
+
+def parse(text: str, name: str, where: Path) -> Experiment:
+    """Return the experiment that a YAML text describes; every profile of it can be planned.
+
+    Raises Fault as `load` does; ``where`` is the file that it speaks of.
+    """
     try:
-        return Experiment(name=path.stem, **{str(key): value for key, value in data.items()})
-    except (ValidationError, TypeError) as error:
-        raise Fault(f"{path}: {_explain(error)}", "see CONTRIBUTING.md for the keys") from None
+        data = yaml.load(untrusted.check_yaml(text, where), Loader=Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise Fault(f"{where}{line}: {problem}", "the file must be YAML") from None
+    if not isinstance(data, dict):
+        raise Fault(f"{where} holds no mapping of keys", "see any file in experiments/")
+    if "name" in data:
+        raise Fault(f"{where}: it may not set 'name': the file's own name is the experiment's")
+    try:
+        loaded = Experiment(name=name, **{str(key): value for key, value in data.items()})
+    except ValidationError as error:
+        raise Fault(f"{where}: {_explain(error)}", "see CONTRIBUTING.md for the keys") from None
+    for profile in loaded.profiles:
+        try:
+            check(loaded.request(profile, "here"))
+        except Fault as fault:
+            raise Fault(f"{where}, profile {profile}: {fault.what}", fault.hint) from None
+    return loaded
 
 
-def _explain(error: ValidationError | TypeError) -> str:
-    if isinstance(error, TypeError):
-        return "it may not set 'name': the file's own name is the experiment's"
+def _explain(error: ValidationError) -> str:
     parts = []
     for item in error.errors():
         place = ".".join(str(step) for step in item["loc"])
         message = item["msg"][0].lower() + item["msg"][1:]
-        if item["type"] == "extra_forbidden":
+        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             near = difflib.get_close_matches(str(item["loc"][-1]), Experiment.model_fields, n=1)
             message = "unknown key" + (f", did you mean {near[0]}?" if near else "")
         parts.append(f"{place}: {message}")

@@ -57,6 +57,8 @@ def check(request: Request) -> Request:
 
 
 def _check_sweep(sweep: SweepRequest, names: Set[str]) -> None:
+    if not sweep.values or not sweep.bindings:
+        raise Fault(f"sweep: {sweep.option} has no values or no bindings", "name at least one")
     for value in sweep.values:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise Fault(f"sweep: {value!r} is not a value", "write numbers or words")
