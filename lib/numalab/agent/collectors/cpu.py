@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional
 
-from .. import cpulist
-from ..trial import proof
-from . import Unavailable, read, row
+from .. import cpulist, kernel
+from ..contract import Row, reason
+from ..errors import NotHere
+from ..rows import row
+from .snapshots import read
 
 SOURCE = "cpu"
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -20,8 +22,18 @@ _WAITING = ("idle", "iowait", "steal")  # steal: taken by the hypervisor, nobody
 _NAMED = 5  # the busiest other processes that a record names,
 _WORTH_NAMING = 0.01  # if they took this share of the cell's CPUs: a record may be published
 
+Ticks = Dict[int, List[int]]  # by CPU, in each of _STATES
 
-def per_cpu(root: str = "/") -> Dict[int, List[int]]:
+
+class Snapshot(NamedTuple):
+    """The time of every CPU and the CPU time of every process, at one moment."""
+
+    at: float  # seconds of the monotonic clock
+    cpus: Ticks
+    processes: Mapping[int, kernel.Stat]
+
+
+def per_cpu(root: str = "/") -> Ticks:
     """Return the ticks that each CPU spent in each of the eight states of ``/proc/stat``."""
     found = {}
     for line in read(root, "proc/stat").splitlines():
@@ -31,38 +43,29 @@ def per_cpu(root: str = "/") -> Dict[int, List[int]]:
         elif found:
             break  # the CPUs stand together at the top; what follows is long on large hosts
     if not found:
-        raise Unavailable("/proc/stat lists no CPU")
+        raise NotHere(reason("no-cpu-times"))
     return found
 
 
-def busy_share(
-    before: Dict[int, List[int]], after: Dict[int, List[int]], cell_cpus: Optional[str]
-) -> Optional[float]:
+def busy_share(before: Ticks, after: Ticks, cell_cpus: Optional[str]) -> Optional[float]:
     """Return the share of the cell's CPU time that was used; None when no tick passed."""
-    wanted = set(cpulist.parse(cell_cpus)) if cell_cpus else set(before)
-    used = total = 0
-    for cpu in wanted & set(before) & set(after):
-        spent = [b - a for a, b in zip(before[cpu], after[cpu])]
-        total += sum(spent)
-        used += sum(n for name, n in zip(_STATES, spent) if name not in _WAITING)
-    return used / total if total > 0 else None
+    spent = _of_cell(_spent(before, after, 1), cell_cpus)
+    total = sum(sum(states.values()) for states in spent.values())
+    return _busy(spent) / total if total > 0 else None
 
 
-def snapshot(root: str = "/") -> Dict[str, Any]:
-    """Return the time of every CPU and the CPU time of every process, at one moment."""
-    return {
-        "at": time.monotonic(),
-        "cpus": per_cpu(root),
-        "processes": proof.processes(os.path.join(root, "proc")),
-    }
+def snapshot(root: str = "/") -> Snapshot:
+    """Return what the CPUs and the processes have used up to now."""
+    processes = kernel.processes(os.path.join(root, "proc"))
+    return Snapshot(time.monotonic(), per_cpu(root), processes)
 
 
 def difference(
-    before: Dict[str, Any],
-    after: Dict[str, Any],
-    pids: proof.Pids,
+    before: Snapshot,
+    after: Snapshot,
+    pids: kernel.Pids,
     cell_cpus: Optional[str],
-    own: List[int],
+    own: Collection[int],
     beside: bool = False,
 ) -> Dict[str, Any]:
     """Return the record of two snapshots.
@@ -71,99 +74,123 @@ def difference(
     all. ``own`` are processes of the measuring itself (the agent, perf), counted neither as the
     workload nor as disturbance by name. With ``beside`` they run on the cell's CPUs by design (a
     client that has none of its own): then the time they used is no disturbance either.
-    When the workload had ended and its parent has waited for it, its time is what the parent
-    gained in children's time; ``tree_s`` is None when the parent is gone too.
     """
     tick = 1 / os.sysconf("SC_CLK_TCK")
-    elapsed = after["at"] - before["at"]
-    cpus = {
-        cpu: dict(zip(_STATES, ((b - a) * tick for a, b in zip(ticks, after["cpus"][cpu]))))
-        for cpu, ticks in before["cpus"].items()
-        if cpu in after["cpus"]
+    elapsed = after.at - before.at
+    table = after.processes
+    members = set(kernel.tree(pids, table))
+    with_children = members.union(own)
+    used = {
+        pid: _used_ticks(before.processes.get(pid), stat, pid in with_children) * tick
+        for pid, stat in table.items()
     }
-    table = after["processes"]
-    members = set(proof.tree(pids, table))
-    known = set(own)
-    used: Dict[int, float] = {}
-    for pid, stat in table.items():
-        earlier = before["processes"].get(pid)
-        same = earlier is not None and earlier.started == stat.started
-        ticks = stat.ticks - (earlier.ticks if same and earlier else 0)
-        if pid in members or pid in known:
-            # Children that ended meanwhile left their time with their parent.
-            ticks += stat.children_ticks - (earlier.children_ticks if same and earlier else 0)
-        used[pid] = ticks * tick
-    wanted = set(cpulist.parse(cell_cpus)) if cell_cpus else set(cpus)
-    of_cell = {cpu: states for cpu, states in cpus.items() if cpu in wanted}
-    busy = sum(sum(s.values()) - sum(s[name] for name in _WAITING) for s in of_cell.values())
-    steal = sum(states["steal"] for states in of_cell.values())
-    roots = proof.roots_of(pids)
-    tree_s: Optional[float] = sum(used[pid] for pid in members)
-    if not members.issuperset(roots):  # what the others used would look like a disturbance
-        gone = len(roots) == 1 and roots[0] not in table
-        tree_s = _waited_for(before["processes"], table, roots[0], tick) if gone else None
-    own_s = sum(used[pid] for pid in known - members if pid in used) if beside else 0.0
-    other_s = None if tree_s is None else max(0.0, busy - tree_s - own_s)
+    tree_s = _tree_s(before.processes, table, pids, members, used, tick)
+    cpus = _spent(before.cpus, after.cpus, tick)
+    of_cell = _of_cell(cpus, cell_cpus)
+    busy = _busy(of_cell)
     capacity = elapsed * len(of_cell)
+    beside_s = sum(used.get(pid, 0.0) for pid in own if pid not in members) if beside else 0.0
+    other_s = None if tree_s is None else max(0.0, busy - tree_s - beside_s)
     least = max(2 * tick, _WORTH_NAMING * capacity)
-    others = sorted(
-        (pid for pid in used if pid not in members and pid not in own and used[pid] >= least),
-        key=lambda pid: -used[pid],
-    )
+    others = [pid for pid in used if pid not in with_children and used[pid] >= least]
+
+    def named(some: Collection[int]) -> List[Dict[str, Any]]:
+        return [{"pid": pid, "name": table[pid].name, "cpu_s": round(used[pid], 3)} for pid in some]
+
     return {
         "elapsed_s": round(elapsed, 6),
         "per_cpu": {
             str(cpu): {name: round(value, 3) for name, value in states.items() if value}
             for cpu, states in sorted(cpus.items())
         },
-        "processes": [
-            {"pid": pid, "name": table[pid].name, "cpu_s": round(used[pid], 3)}
-            for pid in sorted(members)
-        ],
+        "processes": named(sorted(members)),
         "tree_s": None if tree_s is None else round(tree_s, 3),
         "disturbance": {
             "cpus": cpulist.format(of_cell),
             "busy_s": round(busy, 3),
-            "steal_s": round(steal, 3),
+            "steal_s": round(sum(states["steal"] for states in of_cell.values()), 3),
             "other_s": None if other_s is None else round(other_s, 3),
             "other_share": None if other_s is None or not capacity else other_s / capacity,
-            "busiest": [
-                {"pid": pid, "name": table[pid].name, "cpu_s": round(used[pid], 3)}
-                for pid in others[:_NAMED]
-            ],
+            "busiest": named(sorted(others, key=lambda pid: -used[pid])[:_NAMED]),
         },
     }
 
 
-def _waited_for(
-    before: Dict[int, Any], after: Dict[int, Any], root_pid: int, tick: float
+def _spent(before: Ticks, after: Ticks, tick: float) -> Dict[int, Dict[str, float]]:
+    """Return the time in each state by CPU, of the CPUs that both have."""
+    return {
+        cpu: dict(zip(_STATES, ((b - a) * tick for a, b in zip(ticks, after[cpu]))))
+        for cpu, ticks in before.items()
+        if cpu in after
+    }
+
+
+def _of_cell(
+    spent: Dict[int, Dict[str, float]], cell_cpus: Optional[str]
+) -> Dict[int, Dict[str, float]]:
+    wanted = set(cpulist.parse(cell_cpus)) if cell_cpus else set(spent)
+    return {cpu: states for cpu, states in spent.items() if cpu in wanted}
+
+
+def _busy(spent: Dict[int, Dict[str, float]]) -> float:
+    return sum(
+        value for states in spent.values() for name, value in states.items() if name not in _WAITING
+    )
+
+
+def _used_ticks(earlier: Optional[kernel.Stat], now: kernel.Stat, with_children: bool) -> int:
+    """Return the ticks that a process used; children that ended left theirs with their parent."""
+    if earlier is not None and earlier.started != now.started:  # another one of the same number
+        earlier = None
+    used = now.ticks - (earlier.ticks if earlier else 0)
+    if with_children:
+        used += now.children_ticks - (earlier.children_ticks if earlier else 0)
+    return used
+
+
+def _tree_s(
+    before: Mapping[int, kernel.Stat],
+    after: Mapping[int, kernel.Stat],
+    pids: kernel.Pids,
+    members: Collection[int],
+    used: Mapping[int, float],
+    tick: float,
 ) -> Optional[float]:
-    parent = before[root_pid].parent if root_pid in before else 0  # the agent or a trial's warden
-    if parent not in before or parent not in after:
-        return None
+    """Return the time of the measured tree, or None when a root had ended and nobody knows.
+
+    When the only root had ended and its parent has waited for it, its time is what the parent
+    gained in children's time.
+    """
+    roots = kernel.roots_of(pids)
+    if set(roots) <= set(members):
+        return sum(used[pid] for pid in members)
+    root = roots[0]
+    # its parent is the agent, or a trial's warden
+    parent = before[root].parent if root in before else 0
+    if len(roots) > 1 or root in after or parent not in before or parent not in after:
+        return None  # what the others used would look like a disturbance
     if before[parent].started != after[parent].started:
         return None
     # wait4(2) hands over a child's whole time: what it had used before is to be taken off.
-    earlier = proof.tree(root_pid, before)
-    used = sum(before[pid].ticks + before[pid].children_ticks for pid in earlier)
-    return (after[parent].children_ticks - before[parent].children_ticks - used) * tick
+    earlier = kernel.tree(root, before)
+    spent = sum(before[pid].ticks + before[pid].children_ticks for pid in earlier)
+    return (after[parent].children_ticks - before[parent].children_ticks - spent) * tick
 
 
-def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+def metrics(record: Mapping[str, Any]) -> List[Row]:
     """Return CPU time of the workload (s), and shares (of 1) of the cell's CPUs' time."""
     disturbance = record["disturbance"]
     capacity = record["elapsed_s"] * len(cpulist.parse(disturbance["cpus"]))
-    ended = "the workload had ended when its CPU time was to be read"
-    empty = None if capacity else "the cell's CPUs are not in /proc/stat"
+    ended, unknown = reason("workload-had-ended"), reason("cell-cpus-unknown")
 
-    def share(value: float) -> Optional[float]:
-        return value / capacity if capacity else None
+    def share(name: str, seconds: float) -> Row:
+        value = seconds / capacity if capacity else None
+        return row(name, value, "share", unknown, source=SOURCE)
 
     return [
-        row(SOURCE, "workload_cpu_time", record["tree_s"], "s",
-            reason=ended if record["tree_s"] is None else None),
-        row(SOURCE, "cpu_busy_share", share(disturbance["busy_s"]), "share", reason=empty),
-        row(SOURCE, "cpu_steal_share", share(disturbance["steal_s"]), "share", reason=empty),
-        row(SOURCE, "other_cpu_share", disturbance["other_share"], "share",
-            reason=None if disturbance["other_share"] is not None else empty or ended),
+        row("workload_cpu_time", record["tree_s"], "s", ended, source=SOURCE),
+        share("cpu_busy_share", disturbance["busy_s"]),
+        share("cpu_steal_share", disturbance["steal_s"]),
+        row("other_cpu_share", disturbance["other_share"], "share",
+            ended if capacity else unknown, source=SOURCE),
     ]  # fmt: skip

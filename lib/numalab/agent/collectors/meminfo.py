@@ -9,14 +9,16 @@ second (vm.stat_interval) for what each CPU holds back, some hundred pages.
 
 from __future__ import annotations
 
-import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import NODES, Unavailable, changes, changes_by_node, nodes, read, row
+from .. import kernel
+from ..contract import Row, reason
+from ..errors import NotHere
+from ..rows import row
+from .snapshots import change, nodes, read
 
 SOURCE = "meminfo"
 KEPT = ("MemFree", "FilePages", "AnonPages", "AnonHugePages", "Active(file)", "Inactive(file)")
-_LINE = re.compile(rf"\b({'|'.join(map(re.escape, KEPT))}):\s+(\d+) kB")
 _LEVELS = {"MemFree": "free", "FilePages": "page_cache"}  # also as they were before
 _CHANGES = {**_LEVELS, "AnonPages": "anonymous", "AnonHugePages": "anonymous_huge"}
 
@@ -28,17 +30,14 @@ def snapshot(root: str = "/", of: Optional[List[int]] = None) -> Dict[str, Dict[
     """
     levels = {}
     for node in nodes(root) if of is None else of:
-        found = _LINE.findall(read(root, f"{NODES}/node{node}/meminfo"))
-        levels[str(node)] = {name: int(number) << 10 for name, number in found}
+        shown = kernel.meminfo(read(root, f"{kernel.NODES}/node{node}/meminfo"))
+        levels[str(node)] = {name: shown[name] for name in KEPT if name in shown}
     if not levels:
-        raise Unavailable("no NUMA nodes in sysfs")
+        raise NotHere(reason("no-nodes-in-sysfs"))
     return levels
 
 
-difference = changes_by_node
-
-
-def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+def metrics(record: Mapping[str, Any]) -> List[Row]:
     """Return, for each node, the changes between the snapshots and what was free and cached before.
 
     ``free_change``, ``page_cache_change``, ``anonymous_change``, ``anonymous_huge_change``,
@@ -46,22 +45,24 @@ def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
     """
     rows = []
     for node, levels in record.items():
-        wanted = [(f"{_CHANGES[name]}_change", name, changes) for name in _CHANGES]
-        wanted += [(f"{_LEVELS[name]}_before", name, lambda pair: pair[0]) for name in _LEVELS]
+        wanted = [(f"{short}_change", name, change) for name, short in _CHANGES.items()]
+        wanted += [(f"{short}_before", name, _before) for name, short in _LEVELS.items()]
         for metric, name, of in wanted:
-            pair = levels.get(name)
-            rows.append(
-                row(SOURCE, metric, of(pair) if pair else None, "B", point=f"node {node}",
-                    x=float(node), reason=None if pair else f"this kernel shows no {name} by node")
-            )  # fmt: skip
+            value = of(levels[name]) if name in levels else None
+            why, point = reason("level-not-shown", name=name), f"node {node}"
+            rows.append(row(metric, value, "B", why, point=point, x=float(node), source=SOURCE))
     return rows
 
 
-def samples(levels: Dict[str, Dict[str, int]]) -> List[Any]:
+def _before(pair: Sequence[float]) -> float:
+    return float(pair[0])
+
+
+def levels(snapshot: Mapping[str, Mapping[str, int]]) -> List[Tuple[str, str, float, str]]:
     """Return (metric, point, bytes, unit) of a snapshot: what is free and cached on each node."""
     return [
         (metric, f"node {node}", float(of[name]), "B")
-        for node, of in levels.items()
+        for node, of in snapshot.items()
         for name, metric in _LEVELS.items()
         if name in of
     ]

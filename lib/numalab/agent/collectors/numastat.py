@@ -9,33 +9,32 @@ They count the whole host. Before Linux 5.14 a read may lag by up to vm.stat_int
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+import os
+from typing import Any, Dict, List, Mapping
 
-from . import NODES, Unavailable, changes, changes_by_node, nodes, read, row
+from .. import kernel
+from ..contract import Row, reason
+from ..errors import NotHere
+from ..rows import row
+from .snapshots import change, nodes, read
 
 SOURCE = "numastat"
 
 
 def snapshot(root: str = "/") -> Dict[str, Dict[str, int]]:
     """Return the counters of each node: ``{"0": {"numa_hit": pages, …}, …}``."""
-    if read(root, "proc/sys/vm/numa_stat", default="1").strip() == "0":
-        raise Unavailable("the kernel does not count: vm.numa_stat is 0")
-    counters: Dict[str, Dict[str, int]] = {}
-    for node in nodes(root):
-        text = read(root, f"{NODES}/node{node}/numastat")
-        counters[str(node)] = {
-            name: int(value) for name, value in map(str.split, text.splitlines())
-        }
-    return counters
+    if kernel.read_text(os.path.join(root, "proc/sys/vm/numa_stat")) == "0":
+        raise NotHere(reason("numa-stat-off"))
+    return {
+        str(node): kernel.counters(read(root, f"{kernel.NODES}/node{node}/numastat"))
+        for node in nodes(root)
+    }
 
 
-difference = changes_by_node
-
-
-def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+def metrics(record: Mapping[str, Any]) -> List[Row]:
     """Return one row per node and counter: pages counted between the snapshots."""
     return [
-        row(SOURCE, name, changes(pair), "pages", point=f"node {node}", x=float(node))
+        row(name, change(pair), "pages", point=f"node {node}", x=float(node), source=SOURCE)
         for node, counters in record.items()
         for name, pair in counters.items()
     ]

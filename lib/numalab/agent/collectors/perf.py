@@ -1,20 +1,16 @@
 """Hardware and software counters of the measured tree, by ``perf stat`` attached to it.
 
 perf is attached to the threads that exist (``-p``) and inherits to those they start; it prints
-its counts on SIGINT (perf-stat(1)). What to count is in ``events/*.txt``, one readable file per
-processor family. Which of these events the host really has is tried out once, on ``true``; an
-event that it has not, or that was not counted, is None with the reason. perf is asked for JSON
-(``-j``, perf 5.19 and later), and for CSV (``-x``) where it does not know that.
+its counts on SIGINT (perf-stat(1)). What to count is in ``events/*.txt`` (``event_files``). Which
+of these events the host really has is tried out once, on ``true``; an event that it has not, or
+that was not counted, is None with the reason. perf is asked for JSON (``-j``, perf 5.19 and
+later), and for CSV (``-x``) where it does not know that.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import ctypes
 import functools
-import importlib.resources
-import operator
 import os
 import re
 import shutil
@@ -22,11 +18,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ..errors import Fault, ParseError
-from ..trial import proof
-from . import Unavailable, perf_stat, read, row
+from .. import kernel
+from ..contract import Reason, Row, from_json, reason, to_json
+from ..errors import NotHere, ParseError
+from ..rows import row
+from . import perf_stat
+from .event_files import evaluate, groups_for, processor
 
 SOURCE = "perf"
 TRY_LIMIT_S = 10.0  # for one run of perf on `true`
@@ -39,214 +38,27 @@ _SOFTWARE = (
     "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults",
     "major-faults",
 )  # fmt: skip
-_SPARED = "not counted by perf: that would cost at each of its many context switches"
 _SEPARATOR = ";"  # events with terms (cpu/event=0x44,umask=8/) hold commas
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_libc = ctypes.CDLL(None, use_errno=True)
+_FORMATS = {"json": ("-j",), "csv": ("-x", _SEPARATOR)}
+_WHY_NO_COUNT = {"not supported": "event-not-supported", "not counted": "event-not-counted"}
 
 
-class Event(NamedTuple):
-    name: str  # here
-    perf_name: str
-    unit: str
+class Count(NamedTuple):
+    """What perf printed for one event; ``why`` where there is no value."""
+
+    event: str
+    value: Optional[float]
+    why: Optional[Reason]
+    running_percent: Optional[float]  # below 100: perf scaled the value up
+    user_only: bool
 
 
-class Metric(NamedTuple):
-    name: str
-    unit: str
-    formula: str
-
-
-class Group(NamedTuple):
-    """One file of ``events/``."""
-
-    name: str
-    processors: Tuple[str, ...]
-    events: Tuple[Event, ...]
-    metrics: Tuple[Metric, ...]
-    notes: str
-
-
-def parse_group(name: str, text: str) -> Group:
-    """Read a file of ``events/`` (its README.txt gives the format). Raises Fault with the line."""
-    sections: Dict[str, List[Any]] = {"PROCESSORS": [], "EVENTS": [], "METRICS": [], "NOTES": []}
-    section = None
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or line.startswith("#"):
-            continue
-        if line in sections:
-            section = line
-        elif section == "PROCESSORS" and len(words) == 1:
-            sections[section].append(words[0])
-        elif section == "EVENTS" and len(words) == 3 and words[0].isidentifier():
-            sections[section].append(Event(*words))
-        elif section == "METRICS" and len(words) >= 3 and words[0].isidentifier():
-            sections[section].append(Metric(words[0], words[1], " ".join(words[2:])))
-        elif section == "NOTES":
-            sections[section].append(line)
-        else:
-            raise Fault(f"events/{name}.txt line {number} is not understood: {line!r}")
-    return Group(
-        name,
-        tuple(sections["PROCESSORS"]),
-        tuple(sections["EVENTS"]),
-        tuple(sections["METRICS"]),
-        "\n".join(sections["NOTES"]),
-    )
-
-
-@functools.cache
-def groups() -> Tuple[Group, ...]:
-    """Return all files of ``events/``, by name."""
-    folder = importlib.resources.files(__package__).joinpath("events")
-    files = [file for file in folder.iterdir() if file.name.endswith(".txt")]
-    return tuple(
-        parse_group(file.name[: -len(".txt")], file.read_text(encoding="utf-8"))
-        for file in sorted(files, key=lambda file: file.name)
-        if file.name != "README.txt"
-    )
-
-
-def processor(root: str = "/") -> Optional[str]:
-    """Return the processor's name as PROCESSORS lines have it; None where cpuinfo does not say."""
-    fields: Dict[str, str] = {}
-    for line in read(root, "proc/cpuinfo", default="").splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip(), value.strip())
-    if "vendor_id" in fields and fields.get("model", "").isdigit():
-        return f"{fields['vendor_id']}-{fields.get('cpu family')}-{int(fields['model']):X}"
-    if "CPU implementer" in fields and "CPU part" in fields:
-        return f"{fields['CPU implementer']}-{fields['CPU part']}".lower()
-    return None
-
-
-def groups_for(name: Optional[str]) -> List[Group]:
-    """Return the groups to count on a processor: the portable one, then its family's if known."""
-    portable = [group for group in groups() if group.name == "any"]
-    family = [
-        group
-        for group in groups()
-        if group.name != "any"
-        and name
-        and any(re.fullmatch(pattern, name) for pattern in group.processors)
-    ]
-    return portable + family[:1]
-
-
-class Availability(NamedTuple):
-    format: str  # "json" or "csv"
-    reasons: Dict[str, Optional[str]]  # of each event, None when it counts
-    useless: Optional[str] = None  # why perf does not work here at all
-
-
-@functools.cache
-def availability(perf: str, events: Tuple[str, ...]) -> Availability:
-    """Try events once on ``true``; remembered, so that a perf that hangs costs its time once."""
-    try:
-        chosen = None
-        for style in ("json", "csv"):
-            output = _try_out(perf, style, ["task-clock"])
-            if any(entry["event"] == "task-clock" for entry in counts(output)):
-                chosen = style
-                break
-        if chosen is None:
-            return Availability("", {}, _why(output))
-        reasons: Dict[str, Optional[str]] = {}
-        together = _reasons(perf, chosen, events)
-        for event in events:
-            if event in together:
-                reasons[event] = together[event]
-            else:  # one unknown name makes perf refuse them all: ask for each alone
-                alone = _reasons(perf, chosen, (event,))
-                reasons[event] = alone.get(event, "perf does not know this event here")
-        return Availability(chosen, reasons)
-    except Unavailable as why:
-        return Availability("", {}, str(why))
-
-
-def _reasons(perf: str, style: str, events: Sequence[str]) -> Dict[str, Optional[str]]:
-    output = _try_out(perf, style, events)
-    return {entry["event"]: entry["reason"] for entry in counts(output)}
-
-
-def _try_out(perf: str, style: str, events: Sequence[str]) -> str:
-    argv = [*_stat(perf, style), "-e", ",".join(events), "true"]
-    with tempfile.TemporaryFile() as output:
-        try:
-            child = _spawn(argv, output, None)
-        except OSError as error:
-            raise Unavailable(f"{perf} cannot be run: {error.strerror}") from None
-        try:
-            child.wait(TRY_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"{perf} does not end ({TRY_LIMIT_S:.0f} s for `true`)") from None
-        finally:
-            _kill(child)
-        return _text(output)
-
-
-def _stat(perf: str, style: str) -> List[str]:
-    return [perf, "stat", *(["-j"] if style == "json" else ["-x", _SEPARATOR])]
-
-
-def _spawn(argv: List[str], output: Any, cpus: Optional[List[int]]) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
-
-    def aside_and_mortal() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(127)
-        os.setpriority(os.PRIO_PROCESS, 0, 19)
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=output,
-        env={**os.environ, "LC_ALL": "C"},
-        start_new_session=True,
-        preexec_fn=aside_and_mortal,
-    )
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """End perf and whatever it started, and wait for it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(END_LIMIT_S)
-
-
-def _text(output: Any) -> str:
-    output.seek(0)
-    return output.read(1 << 20).decode("utf-8", "replace")
-
-
-def _why(output: str) -> str:
-    """Say in one line why perf gave no counts, from what it printed."""
-    if re.search(r"perf_event_paranoid|[Pp]ermission|not permitted", output):
-        level = read("/", "proc/sys/kernel/perf_event_paranoid", default="unknown").strip()
-        return f"perf: no permission (kernel.perf_event_paranoid = {level})"
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return f"perf printed no counts: {lines[0][:200]!r}" if lines else "perf printed no counts"
-
-
-_WORDS = {
-    "not supported": "not supported by this processor or virtual machine",
-    "not counted": "not counted: the event never ran on a counter",
-}
-
-
-def counts(text: str) -> List[Dict[str, Any]]:
-    """Return the events that ``perf stat`` printed: event, value, reason, running_percent,
-    user_only.
+def counts(text: str) -> Dict[str, Count]:
+    """Return the events that ``perf stat`` printed, by their names for perf.
 
     What else stands between them (warnings, headers) is passed over; the raw text is kept.
     """
-    found = []
+    found = {}
     for line in text.splitlines():
         if not line.startswith(("{", "<")) and not line[:1].isdigit():
             continue
@@ -259,17 +71,111 @@ def counts(text: str) -> List[Dict[str, Any]]:
                 continue
             name, colon, modifier = record["event"].rpartition(":")
             user_only = bool(colon) and modifier in ("u", "uH")
-            value = record["value"]
-            found.append(
-                {
-                    "event": name if user_only else record["event"],
-                    "value": value,
-                    "reason": _WORDS[record["reason"]] if value is None else None,
-                    "running_percent": None if value is None else record.get("running_percent"),
-                    "user_only": user_only,
-                }
-            )
+            event, value = name if user_only else record["event"], record["value"]
+            if value is None:
+                why = reason(_WHY_NO_COUNT[record["reason"]])
+                found[event] = Count(event, None, why, None, user_only)
+            else:
+                running = record.get("running_percent")
+                found[event] = Count(event, value, None, running, user_only)
     return found
+
+
+# --- what perf can count here -----------------------------------------------------------------
+
+
+class Availability(NamedTuple):
+    """What perf can do here: its format, and of each event why it does not count (None: it does).
+
+    ``useless`` says why perf does not work here at all.
+    """
+
+    format: str  # json, csv
+    reasons: Dict[str, Optional[Reason]]
+    useless: Optional[Reason] = None
+
+
+@functools.cache
+def availability(perf: str, events: Tuple[str, ...]) -> Availability:
+    """Try events once on ``true``; remembered, so that a perf that hangs costs its time once."""
+    try:
+        output = ""
+        for style in _FORMATS:
+            output = _try_out(perf, style, ["task-clock"])
+            if "task-clock" in counts(output):
+                return Availability(style, _events_available(perf, style, events))
+        return Availability("", {}, _why(output))
+    except NotHere as why:
+        return Availability("", {}, why.reason)
+
+
+def _events_available(perf: str, style: str, events: Sequence[str]) -> Dict[str, Optional[Reason]]:
+    found = counts(_try_out(perf, style, events))
+    for event in events:
+        if event not in found:  # one unknown name makes perf refuse them all: ask for each alone
+            found.update(counts(_try_out(perf, style, [event])))
+    unknown = Count("", None, reason("event-not-known"), None, False)
+    return {event: found.get(event, unknown).why for event in events}
+
+
+def _try_out(perf: str, style: str, events: Sequence[str]) -> str:
+    argv = [perf, "stat", *_FORMATS[style], "-e", ",".join(events), "true"]
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = _spawn(argv, output, None)
+        except OSError as error:
+            raise NotHere(reason("perf-not-run", path=perf, error=error.strerror)) from None
+        try:
+            child.wait(TRY_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise NotHere(reason("perf-hangs", path=perf, seconds=TRY_LIMIT_S)) from None
+        finally:
+            _kill(child)
+        return _text(output)
+
+
+def _spawn(
+    argv: List[str], output: IO[bytes], cpus: Optional[List[int]]
+) -> subprocess.Popen[bytes]:
+    def stand_back() -> None:
+        os.setpriority(os.PRIO_PROCESS, 0, 19)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=output,
+        env={**os.environ, "LC_ALL": "C"},
+        start_new_session=True,
+        preexec_fn=kernel.die_with_parent(stand_back),
+    )
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """End perf and whatever it started, and wait for it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(END_LIMIT_S)
+
+
+def _text(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read(1 << 20).decode("utf-8", "replace")
+
+
+def _why(output: str) -> Reason:
+    """Say why perf gave no counts, from what it printed."""
+    if re.search(r"perf_event_paranoid|[Pp]ermission|not permitted", output):
+        level = kernel.read_text("/proc/sys/kernel/perf_event_paranoid")
+        return reason("perf-not-permitted", level=level or "unknown")
+    said = [line.strip() for line in output.splitlines() if line.strip()]
+    return reason("perf-without-counts", said=said[0][:200] if said else "nothing")
+
+
+# --- counting ---------------------------------------------------------------------------------
 
 
 class Counting:
@@ -287,58 +193,57 @@ class Counting:
         cpus: Optional[List[int]] = None,
         software: bool = True,
     ) -> None:
-        """Attach and wait until it counts. Raises Unavailable with the reason when it cannot."""
+        """Attach and wait until it counts. Raises NotHere with the reason when it cannot."""
         perf = shutil.which("perf")
         if perf is None:
-            raise Unavailable("perf is not installed")
+            raise NotHere(reason("perf-not-installed"))
         self._processor = processor(root)
         self._groups = groups_for(self._processor)
         self._events = [event for group in self._groups for event in group.events]
         tried = availability(perf, tuple(dict.fromkeys(event.perf_name for event in self._events)))
         if tried.useless:
-            raise Unavailable(tried.useless)
+            raise NotHere(tried.useless)
         self._reasons = dict(tried.reasons)
         self._format = tried.format
         if not software:
-            self._reasons.update(dict.fromkeys(_SOFTWARE, _SPARED))
-        usable = [name for name, reason in self._reasons.items() if reason is None]
+            self._reasons.update(dict.fromkeys(_SOFTWARE, reason("software-event-spared")))
+        usable = [name for name, why in self._reasons.items() if why is None]
         self._child: Optional[subprocess.Popen[bytes]] = None
+        self._argv: List[str] = []
         self.pid = 0
         self.cpu_s: Optional[float] = None
-        if not usable and not software:
-            self._argv: List[str] = []
-            return
-        if not usable:
-            raise Unavailable("perf can count none of the events here")
-        threads = 0
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                threads += len(os.listdir(f"/proc/{pid}/task"))
+        if usable:
+            self._attach(perf, usable, pids, cpus)
+        elif software:
+            raise NotHere(reason("no-event-counts"))
+
+    def _attach(
+        self, perf: str, usable: List[str], pids: List[int], cpus: Optional[List[int]]
+    ) -> None:
+        threads = sum(len(kernel.threads(pid)) for pid in pids)
         if threads * len(usable) > MOST_COUNTERS:
-            raise Unavailable(f"{threads} threads × {len(usable)} events are too many to attach to")
-        self._argv = [
-            *_stat(perf, tried.format), "-e", ",".join(usable), "-p", ",".join(map(str, pids)),
-        ]  # fmt: skip
+            raise NotHere(reason("too-many-counters", threads=threads, events=len(usable)))
+        words = ["-e", ",".join(usable), "-p", ",".join(map(str, pids))]
+        self._argv = [perf, "stat", *_FORMATS[self._format], *words]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by result)
         self._child = _spawn(self._argv, self._output, cpus)
         self.pid = self._child.pid
         try:
-            self._wait_until_attached(threads * len(usable))
+            self._wait_until_attached(self._child, threads * len(usable))
         except BaseException:
             _kill(self._child)
             self._output.close()
             raise
 
-    def _wait_until_attached(self, expected: int) -> None:
+    def _wait_until_attached(self, child: subprocess.Popen[bytes], expected: int) -> None:
         limit = time.monotonic() + ATTACH_LIMIT_S
         last, unchanged = 0, 0
-        while self._child.poll() is None:
+        folder = f"/proc/{child.pid}/fd"
+        while child.poll() is None:
             opened = 0
-            with contextlib.suppress(OSError):
-                for descriptor in os.listdir(f"/proc/{self.pid}/fd"):
-                    with contextlib.suppress(OSError):
-                        target = os.readlink(f"/proc/{self.pid}/fd/{descriptor}")
-                        opened += "perf_event" in target
+            for descriptor in kernel.list_folder(folder):
+                with contextlib.suppress(OSError):
+                    opened += "perf_event" in os.readlink(f"{folder}/{descriptor}")
             # A thread that ended, or events that perf folds, leave fewer than expected: a number
             # that stays is accepted too.
             unchanged = unchanged + 1 if opened and opened == last else 0
@@ -346,22 +251,22 @@ class Counting:
             if opened >= expected or unchanged >= 5:
                 return
             if time.monotonic() > limit:
-                raise Unavailable(f"perf did not attach within {ATTACH_LIMIT_S:.0f} s")
+                raise NotHere(reason("perf-not-attached", seconds=ATTACH_LIMIT_S))
             time.sleep(0.01)
-        raise Unavailable(_why(_text(self._output)))
+        raise NotHere(_why(_text(self._output)))
 
     def interrupt(self) -> None:
         """Stop counting."""
         if self._child is None:
             return
-        with contextlib.suppress(OSError, ValueError):
-            stat = proof.parse_stat(read("/", f"proc/{self.pid}/stat"))
+        stat = kernel.stat_of(f"/proc/{self.pid}")
+        if stat:
             self.cpu_s = stat.ticks / os.sysconf("SC_CLK_TCK")
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGINT)
 
     def result(self) -> Dict[str, Any]:
-        """Return the record, after ``interrupt``. Raises Unavailable when perf gives none."""
+        """Return the record, after ``interrupt``. Raises NotHere when perf gives none."""
         if self._child is None:
             return self._record("")
         late = False
@@ -374,32 +279,19 @@ class Counting:
         with self._output:
             raw = _text(self._output)
         if late:
-            raise Unavailable(f"perf did not end within {END_LIMIT_S:.0f} s of being told to")
+            raise NotHere(reason("perf-does-not-end", seconds=END_LIMIT_S))
         if not counts(raw):
-            raise Unavailable(_why(raw))
+            raise NotHere(_why(raw))
         return self._record(raw)
 
     def _record(self, raw: str) -> Dict[str, Any]:
-        found = {entry["event"]: entry for entry in counts(raw)}
+        found = counts(raw)
         events = []
         for event in self._events:
-            entry = found.get(event.perf_name) or {
-                "value": None,
-                "reason": self._reasons[event.perf_name] or "perf printed no line for it",
-                "running_percent": None,
-                "user_only": False,
-            }
-            events.append(
-                {
-                    "event": event.perf_name,
-                    "name": event.name,
-                    "unit": event.unit,
-                    "value": entry["value"],
-                    "reason": entry["reason"],
-                    "running_percent": entry["running_percent"],
-                    "user_only": entry["user_only"],
-                }
-            )
+            why = self._reasons[event.perf_name] or reason("event-without-line")
+            missing = Count(event.perf_name, None, why, None, False)
+            count = found.get(event.perf_name, missing)
+            events.append({"name": event.name, "unit": event.unit, **to_json(count._asdict())})
         return {
             "argv": self._argv,
             "format": self._format,
@@ -410,78 +302,59 @@ class Counting:
         }
 
 
-def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Return the counts, and what the groups' formulas make of them.
+# --- reading the record -----------------------------------------------------------------------
+
+
+def metrics(record: Mapping[str, Any], formulas: Mapping[str, str]) -> List[Row]:
+    """Return the counts, and what formulas (unit and formula, by metric) make of them.
 
     A multiplexed count (perf scaled it up from a part of the time) has a value and a reason that
     says how long it was counted; so has one without the kernel's share. What was counted for each
     of several instances has their names as points.
     """
-    if "instances" in record:
-        return [
-            {**one, "point": name, "x": float(number)}
-            for number, (name, part) in enumerate(record["instances"].items())
-            for one in metrics(part)
-        ]
+    if "instances" not in record:
+        return _metrics(record, formulas)
+    return [
+        one
+        for number, (name, part) in enumerate(record["instances"].items())
+        for one in _metrics(part, formulas, point=name, x=float(number))
+    ]
+
+
+def _metrics(
+    record: Mapping[str, Any],
+    formulas: Mapping[str, str],
+    point: str = "",
+    x: Optional[float] = None,
+) -> List[Row]:
     rows = []
     values: Dict[str, Optional[float]] = {}
     for event in record["events"]:
-        reason = event["reason"]
-        if event["value"] is not None:
-            marks = []
-            running = event["running_percent"]
-            if running is not None and running < 99.95:
-                marks.append(f"multiplexed: counted {running:g} % of the time and scaled")
-            if event["user_only"]:
-                marks.append("user space only")
-            reason = "; ".join(marks) or None
-        values[event["name"]] = event["value"]
-        rows.append(row(SOURCE, event["name"], event["value"], event["unit"], reason=reason))
-    known = {group.name: group for group in groups()}
-    for name in record["groups"]:
-        for metric in known[name].metrics if name in known else ():
-            value, reason = evaluate(metric.formula, values)
-            rows.append(row(SOURCE, metric.name, value, metric.unit, reason=reason))
+        name, value = event["name"], event["value"]
+        why = _doubt(event) if event["why"] is None else from_json(Reason, event["why"])
+        values[name] = value
+        number = None if value is None else float(value)
+        rows.append(Row(name, number, event["unit"], point, x, reason=why, source=SOURCE))
+    for name, text in formulas.items():
+        unit, _, formula = text.partition(" ")
+        value, why = evaluate(formula, values)
+        rows.append(row(name, value, unit, why, point=point, x=x, source=SOURCE))
     return rows
 
 
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-
-
-def evaluate(
-    formula: str, values: Dict[str, Optional[float]]
-) -> Tuple[Optional[float], Optional[str]]:
-    """Return a formula's value and None, or None and the reason. Raises Fault for a bad formula."""
-
-    def of(node: ast.AST) -> float:
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](of(node.left), of(node.right))
-        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            return node.value
-        if isinstance(node, ast.Name):
-            value = values.get(node.id)
-            if value is None:
-                raise LookupError(node.id)
-            return value
-        raise Fault(f"the formula {formula!r} has more than numbers, names and + - * / ( )")
-
-    try:
-        return of(ast.parse(formula, mode="eval").body), None
-    except SyntaxError:
-        raise Fault(f"the formula {formula!r} cannot be read") from None
-    except LookupError as missing:
-        return None, f"{missing.args[0]} has no value"
-    except ZeroDivisionError:
-        return None, f"nothing was counted below the line of {formula}"
+def _doubt(event: Mapping[str, Any]) -> Optional[Reason]:
+    """Return what must be known of a count that has a value."""
+    running = event["running_percent"]
+    multiplexed = running is not None and running < 99.95
+    if multiplexed and event["user_only"]:
+        return reason("multiplexed-user-only", percent=running)
+    if multiplexed:
+        return reason("multiplexed", percent=running)
+    return reason("user-space-only") if event["user_only"] else None
 
 
 def calibrate(
-    local_counts: Dict[str, Optional[float]], remote_counts: Dict[str, Optional[float]]
+    local_counts: Mapping[str, Optional[float]], remote_counts: Mapping[str, Optional[float]]
 ) -> Dict[str, Any]:
     """Judge whether this host's remote-memory events can be believed.
 
@@ -491,26 +364,25 @@ def calibrate(
     (None when usable) and the remote shares ``under_local`` and ``under_remote`` (None: unknown).
     """
     enough = 10000  # counts: below this a share says nothing about gigabytes of traffic
-    shares: List[Optional[float]] = []
-    reason = None
+    shares: Dict[str, Optional[float]] = {}
+    wrong: List[Reason] = []
     for name, found in (("local", local_counts), ("remote", remote_counts)):
         local, remote = found.get("local_dram"), found.get("remote_dram")
+        shares[name] = None
         if local is None or remote is None:
-            shares.append(None)
-            reason = reason or f"no counts under known-{name} traffic"
+            wrong.append(reason("traffic-uncounted", traffic=name))
         elif local + remote < enough:
-            shares.append(None)
-            reason = reason or f"only {local + remote:.0f} counts under known-{name} traffic"
+            wrong.append(reason("traffic-too-small", traffic=name, counts=local + remote))
         else:
-            shares.append(remote / (local + remote))
-    under_local, under_remote = shares
-    if reason is None and under_local is not None and under_local > 0.1:
-        reason = f"{under_local:.0%} of known-local traffic counted as remote"
-    if reason is None and under_remote is not None and under_remote < 0.9:
-        reason = f"only {under_remote:.0%} of known-remote traffic counted as remote"
+            shares[name] = remote / (local + remote)
+    under_local, under_remote = shares["local"], shares["remote"]
+    if under_local is not None and under_local > 0.1:
+        wrong.append(reason("local-counts-as-remote", share=under_local))
+    if under_remote is not None and under_remote < 0.9:
+        wrong.append(reason("remote-counts-as-local", share=under_remote))
     return {
-        "usable": reason is None,
-        "reason": reason,
+        "usable": not wrong,
+        "reason": wrong[0] if wrong else None,
         "under_local": under_local,
         "under_remote": under_remote,
     }

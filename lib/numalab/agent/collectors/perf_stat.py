@@ -234,9 +234,9 @@ def _csv_name(line: Line, name: List[str], sep: str) -> Record:
 
 def _csv_comment(line: Line, tail: List[str]) -> Record:
     """Return the metric beside an event; its threshold, and fields without a value, are left."""
-    if len(tail) > 2 and any(tail[2:]):
-        if tail[2] not in ("good", "bad", "less good", "nearly bad", "unknown"):
-            refuse(NAME, line, "more fields than perf prints")
+    judged = ("good", "bad", "less good", "nearly bad", "unknown")
+    if len(tail) > 2 and any(tail[2:]) and tail[2] not in judged:
+        refuse(NAME, line, "more fields than perf prints")
     if len(tail) == 1 and tail[0]:
         refuse(NAME, line, "a metric without its unit: cut short?")
     if len(tail) < 2 or not (tail[0] or tail[1]):

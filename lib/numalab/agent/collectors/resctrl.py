@@ -9,9 +9,13 @@ mounted and no monitoring group is made: that would change the host.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import Unavailable, changes, read, row
+from .. import kernel
+from ..contract import Reason, Row, reason
+from ..errors import NotHere
+from ..rows import row
+from .snapshots import change
 
 SOURCE = "resctrl"
 FOLDER = "sys/fs/resctrl/mon_data"
@@ -22,63 +26,51 @@ def snapshot(root: str = "/") -> Dict[str, Dict[str, Any]]:
     """Return ``{domain: {counter: bytes or the kernel's word for why not}}``."""
     folder = os.path.join(root, FOLDER)
     if not os.path.isdir(folder):
-        raise Unavailable("resctrl is not mounted with monitoring")
+        raise NotHere(reason("resctrl-not-mounted"))
     domains: Dict[str, Dict[str, Any]] = {}
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(kernel.list_folder(folder)):
         if not name.startswith("mon_L3_"):
             continue
-        parts = sorted(n for n in os.listdir(f"{folder}/{name}") if n.startswith("mon_sub_L3_"))
-        for place in [f"{name}/{part}" for part in parts] or [name]:
-            values: Dict[str, Any] = {}
-            for counter in COUNTERS:
-                if not os.path.exists(f"{folder}/{place}/{counter}"):
-                    continue
-                text = read(root, f"{FOLDER}/{place}/{counter}").strip()
-                values[counter] = int(text) if text.isdigit() else text
+        inside = sorted(kernel.list_folder(f"{folder}/{name}"))
+        parts = [f"{name}/{part}" for part in inside if part.startswith("mon_sub_L3_")]
+        for place in parts or [name]:
+            texts = {one: kernel.read_text(f"{folder}/{place}/{one}") for one in COUNTERS}
+            values = {
+                one: int(text) if text.isdigit() else text for one, text in texts.items() if text
+            }
             if values:
                 domains[place] = values
     if not domains:
-        raise Unavailable("this processor does not monitor memory bandwidth by resctrl")
+        raise NotHere(reason("resctrl-counts-nothing"))
     return domains
 
 
-def difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
-    """Return ``{domain: {counter: [before, after]}}`` of what both snapshots hold."""
-    return {
-        domain: {
-            name: [value, after[domain][name]]
-            for name, value in values.items()
-            if name in after[domain]
-        }
-        for domain, values in before.items()
-        if domain in after
-    }
-
-
-def metrics(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+def metrics(record: Mapping[str, Any]) -> List[Row]:
     """Return bytes of total, local and remote traffic for each domain."""
     rows = []
     for domain, counters in record.items():
-        traffic: Dict[str, Optional[float]] = {}
-        for name in COUNTERS:
-            pair = counters.get(name)
-            value, reason = None, "this processor does not count it"
-            if pair:
-                words = [word for word in pair if not isinstance(word, int)]
-                if words:
-                    reason = f"resctrl says {words[0]}"
-                elif pair[1] < pair[0]:
-                    reason = "the counter was reset in between"
-                else:
-                    value, reason = changes(pair), None
-            traffic[name] = value
-            rows.append(row(SOURCE, name, value, "B", point=domain, reason=reason))
-        total, local = (traffic[name] for name in COUNTERS)
+        found = {name: _counted(counters.get(name)) for name in COUNTERS}
+        total, local = (value for value, _ in found.values())
         if total is None or local is None:
-            remote, reason = None, "total or local traffic is unknown"
+            found["mbm_remote_bytes"] = None, reason("traffic-unknown")
         elif total < local:  # the two are read one after the other, and some models have errata
-            remote, reason = None, "less total than local traffic was counted"
+            found["mbm_remote_bytes"] = None, reason("less-total-than-local")
         else:
-            remote, reason = total - local, None
-        rows.append(row(SOURCE, "mbm_remote_bytes", remote, "B", point=domain, reason=reason))
+            found["mbm_remote_bytes"] = total - local, None
+        rows += [
+            row(name, value, "B", why, point=domain, source=SOURCE)
+            for name, (value, why) in found.items()
+        ]
     return rows
+
+
+def _counted(pair: Optional[List[Any]]) -> Tuple[Optional[float], Optional[Reason]]:
+    """Return what a counter counted between the snapshots, or None and why."""
+    if not pair:
+        return None, reason("traffic-not-counted")
+    words = [word for word in pair if not isinstance(word, int)]
+    if words:
+        return None, reason("resctrl-says", word=words[0])
+    if pair[1] < pair[0]:
+        return None, reason("counter-reset")
+    return change(pair), None

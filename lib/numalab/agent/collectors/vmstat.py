@@ -8,9 +8,13 @@ Documentation/admin-guide/mm/{transhuge,numaperf}.rst and mm/vmstat.c; pages unl
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping
 
-from . import Unavailable, changes, read, row
+from .. import kernel
+from ..contract import Row, reason
+from ..errors import NotHere
+from ..rows import row
+from .snapshots import change
 
 SOURCE = "vmstat"
 _KEPT = (
@@ -19,78 +23,34 @@ _KEPT = (
     "htlb_", "workingset_", "drop_", "pginodesteal", "slabs_scanned",
 )  # fmt: skip
 METRICS = (
-    "pgfault",
-    "pgmajfault",
-    "pgmigrate_success",
-    "pgmigrate_fail",
-    "numa_pte_updates",
-    "numa_hint_faults",
-    "numa_hint_faults_local",
-    "numa_pages_migrated",
-    "thp_fault_alloc",
-    "thp_fault_fallback",
-    "zone_reclaim_success",
-    "zone_reclaim_failed",
-    "pgscan_direct",
-    "pgscan_kswapd",
-    "pgsteal_direct",
-    "pgsteal_kswapd",
-    "compact_stall",
-    "oom_kill",
-)
-# Since schema 2 of a collection's record. Kernels come and go with these: no row for an absent one.
+    "pgfault", "pgmajfault", "pgmigrate_success", "pgmigrate_fail", "numa_pte_updates",
+    "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "thp_fault_alloc",
+    "thp_fault_fallback", "zone_reclaim_success", "zone_reclaim_failed", "pgscan_direct",
+    "pgscan_kswapd", "pgsteal_direct", "pgsteal_kswapd", "compact_stall", "oom_kill",
+)  # fmt: skip
+# Kernels come and go with these: no row for an absent one.
 MORE = (
-    "numa_huge_pte_updates",
-    "pgsteal_file",
-    "pgsteal_anon",
-    "pgscan_file",
-    "pgscan_anon",
-    "pswpin",
-    "pswpout",
-    "workingset_refault_file",
-    "workingset_refault_anon",
-    "workingset_activate_file",
-    "allocstall_normal",
-    "allocstall_movable",
-    "pageoutrun",
-    "compact_fail",
-    "compact_success",
-    "thp_collapse_alloc",
-    "thp_split_page",
-    "thp_migration_success",
-    "thp_swpout",
-    "drop_pagecache",
-)
+    "numa_huge_pte_updates", "pgsteal_file", "pgsteal_anon", "pgscan_file", "pgscan_anon",
+    "pswpin", "pswpout", "workingset_refault_file", "workingset_refault_anon",
+    "workingset_activate_file", "allocstall_normal", "allocstall_movable", "pageoutrun",
+    "compact_fail", "compact_success", "thp_collapse_alloc", "thp_split_page",
+    "thp_migration_success", "thp_swpout", "drop_pagecache",
+)  # fmt: skip
 
 
 def snapshot(root: str = "/") -> Dict[str, int]:
     """Return the counters of interest by name."""
-    counters = {}
-    for line in read(root, "proc/vmstat").splitlines():
-        name, _, value = line.partition(" ")
-        if name.startswith(_KEPT):
-            counters[name] = int(value)
+    counters = {k: number for k, number in kernel.vmstat(root).items() if k.startswith(_KEPT)}
     if not counters:
-        raise Unavailable("/proc/vmstat holds none of the counters")
+        raise NotHere(reason("vmstat-empty"))
     return counters
 
 
-def difference(before: Dict[str, int], after: Dict[str, int]) -> Dict[str, List[int]]:
-    """Return ``{counter: [before, after]}`` of what both snapshots hold."""
-    return {name: [value, after[name]] for name, value in before.items() if name in after}
-
-
-def metrics(record: Dict[str, Any], schema: int = 2) -> List[Dict[str, Any]]:
-    """Return one row for each of METRICS, and of MORE where there is one: counted in between.
-
-    ``schema`` is that of the collection's record: one of schema 1 gives the rows that it always
-    gave.
-    """
-    rows = [
-        row(SOURCE, name, changes(record[name]), "count")
-        if name in record
-        else row(SOURCE, name, None, "count", reason="this kernel has no such counter")
-        for name in METRICS
-    ]
-    more = [name for name in MORE if name in record] if schema > 1 else []
-    return rows + [row(SOURCE, name, changes(record[name]), "count") for name in more]
+def metrics(record: Mapping[str, Any]) -> List[Row]:
+    """Return one row for each of METRICS, and of MORE where there is one: counted in between."""
+    names = [*METRICS, *(name for name in MORE if name in record)]
+    return [
+        row(name, change(record[name]) if name in record else None, "count", "counter-not-known",
+            source=SOURCE)
+        for name in names
+    ]  # fmt: skip

@@ -225,7 +225,7 @@ def _size(
     size = max(size // (2 * _MIB) * 2 * _MIB if size >= 64 * _MIB else size // 4096 * 4096, least)
     what = "array" if name == "array" else "buffer"
     if not caches:
-        return size, (reason("caches-unknown", what=what, bytes=size),)
+        return size, (reason("llc-unknown", what=what, bytes=size),)
     if size < 4 * caches // (2 * _MIB) * (2 * _MIB):
         given = {"what": what, "bytes": size, "times": size / caches, "why": why}
         return size, (reason("below-four-caches", **given),)

@@ -251,7 +251,7 @@ class Stream(Driver):
         caches = last_level_caches(host, cpus)
         notes = [reason("size-compiled-in")]
         if caches is None:
-            notes.append(reason("caches-unknown", what="array"))
+            notes.append(reason("llc-unknown", what="array"))
         own = {name: options[name] for name in options if name not in _COMPILED_IN}
         threads = check.threads(options.get("threads", "all"), cpus, host)
         resolved = {**own, "threads": threads, "cache_bytes": caches}
@@ -290,7 +290,7 @@ class Stream(Driver):
         size = check.first_of(records, "setup")["array_bytes"]
         out = []
         if size is None or not caches:
-            out.append(reason("caches-unknown", what="array"))
+            out.append(reason("llc-unknown", what="array"))
         elif size < 4 * caches:
             why, times = reason("size-compiled-in"), size / caches
             out.append(reason("below-four-caches", what="array", bytes=size, times=times, why=why))

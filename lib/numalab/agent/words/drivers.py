@@ -18,7 +18,7 @@ SENTENCES: Dict[str, Template] = {
         "loaded latency needs 2 threads: one measures while the others read; bind it to 2 CPUs or "
         "more"
     ),
-    "caches-unknown": (
+    "llc-unknown": (
         "the last-level caches are unknown: whether the {what} is 4× as large (STREAM's rule) "
         "cannot be checked"
     ),
