@@ -30,8 +30,8 @@ import re
 from typing import Dict, List, Optional, Tuple
 
 from ..agent import cpulist
-from ..agent.errors import Fault, ParseError
 from ..agent.drivers.reading import Line, Record, lines, refuse
+from ..agent.errors import Fault, ParseError
 
 NAME = "lscpu"
 

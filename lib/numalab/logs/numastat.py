@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional, Tuple
 
-from . import procfs
 from ..agent.drivers.reading import Line, Record, lines, refuse
+from . import procfs
 
 NAME = "numastat"
 

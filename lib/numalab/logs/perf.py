@@ -42,7 +42,9 @@ _PLACE = re.compile(rf"(?P<aggr>{AGGREGATE})\s+")
 _THREAD = re.compile(r"(?P<aggr>\S.{0,15}?-\d+)\s+")
 _FAILED = re.compile(r"(?:Error:|event syntax error:|Workload failed:|failed to )")
 _METRIC = re.compile(r"(?P<group>[A-Za-z]\w*(?: \(\w+\))?\s+)?#\s*(?P<comment>\S.*)?\Z")
-_EVENT = re.compile(rf"(?P<count>{_COUNT}|{BAD})\s+(?P<what>[^\s#].*?)(?:\s+#\s*(?P<comment>.*))?\Z")
+_EVENT = re.compile(
+    rf"(?P<count>{_COUNT}|{BAD})\s+(?P<what>[^\s#].*?)(?:\s+#\s*(?P<comment>.*))?\Z"
+)
 _NOTES = (
     "Some events weren't counted. Try disabling the NMI watchdog:",
     "echo 0 > /proc/sys/kernel/nmi_watchdog", "echo 1 > /proc/sys/kernel/nmi_watchdog",

@@ -1,1 +1,11 @@
-"""Servers that an experiment starts for itself, one package each."""
+"""Servers under a binding, asked by a client on CPUs of its own: what all of them have in common.
+
+- ``driver``: the base of the measuring tools: the client's CPUs, command line, output
+- ``trial``: the process of one trial, which speaks the handshake of ``agent/trial/trial.py``
+- ``instance``: a private server, its start and its end
+- ``client``: one run of a load generator: its warm-up, then what is measured
+- ``remote``: a client that is on another host
+- ``dataset``: prepared data in the cache, and working copies of it (``copying``)
+
+Each server has a folder here, which says what is its own: see ``mysql``.
+"""

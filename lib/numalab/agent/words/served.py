@@ -2,8 +2,145 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, Mapping
 
-from . import Template
+from . import Template, units
 
-SENTENCES: Dict[str, Template] = {}
+Fields = Mapping[str, Any]
+
+
+def _of(said: Fields) -> str:
+    return f" of {said['instance']}" if said.get("instance") else ""
+
+
+def _on(said: Fields) -> str:
+    return f"{said['instance']}: " if said.get("instance") else ""
+
+
+def _words(said: Fields) -> str:
+    return f": {said['said']}" if said.get("said") else ""
+
+
+def _about_server(template: str) -> Template:
+    """Return a sentence about a server of ours, its own last words after it."""
+    return lambda said: (
+        f"the server{_of(said)} ({said['title']}) {template.format_map(said)}{_words(said)}"
+    )
+
+
+def _about_instance(template: str) -> Template:
+    """Return a sentence that begins with the instance's name where there are several."""
+    return lambda said: _on(said) + template.format_map(said)
+
+
+def _client_did_not_end(said: Fields) -> str:
+    server = "" if said["server_answers"] else "; the server did not answer either"
+    return (
+        f"{said['program']} did not end within {said['limit_s']:.0f} s after its "
+        f"{said['planned_s']:g} s and was killed{_of(said)}{server}"
+    )
+
+
+def _client_failed(said: Fields) -> str:
+    return (
+        f"{said['program']} failed in the {said['phase']}{_of(said)} (exit status "
+        f"{said['exit_status']}){_words(said)}"
+    )
+
+
+def _not_made(said: Fields) -> str:
+    how = f" (exit status {said['exit_status']})" if said["exit_status"] is not None else ""
+    how = f" (killed by signal {said['signal']})" if said["signal"] is not None else how
+    return f"the data set could not be prepared{how}{_words(said)}"
+
+
+def _needs_tables(said: Fields) -> str:
+    sets = [
+        f"data set: {one['rows']:,} rows in {units.count(one['tables'], 'table')}, "
+        f"{units.size(one['bytes'])} of disk"
+        for one in said["sets"]
+    ]
+    return "; ".join([*sets, f"{units.size(said['memory'])} of memory"])
+
+
+SENTENCES: Dict[str, Template] = {
+    # the client's CPUs
+    "client-shares-as-asked": "as asked",
+    "all-cpus-are-the-clients": "all CPUs are the client's",
+    "bindings-name-every-cpu": "the bindings name every CPU",
+    "few-cores-on-node": ("node {node} has {cores:n core}: too few for the client to have its own"),
+    "client-shares-cpus": "client shares CPUs with the server",
+    "client-elsewhere": "the client is on {host}: latencies hold the network's",
+    # a client on another host
+    "client-host-silent": "the client's host {host} does not answer: {error}",
+    "client-host-unusable": "the client's host {host} cannot be used: {said}",
+    "client-host-without-program": "the client's host {host} has no {program} on its PATH",
+    "address-not-ours": (
+        "the client's host sees this one as {address}, where no server can listen: {error}"
+    ),
+    # a server's life
+    "program-does-not-start": "{program} cannot be started: {error}",
+    "server-refused-to-start": _about_server("refused to start ({ended})"),
+    "server-did-not-answer": _about_server("did not answer within {limit_s:g} s of its start"),
+    "server-died": _about_server("died {when} ({ended})"),
+    "server-did-not-shut-down": _about_server(
+        "did not shut down within {limit_s:g} s and was killed"
+    ),
+    "server-shut-down-badly": _about_server("did not shut down in order ({ended})"),
+    "server-tells-no-counters": _about_server(
+        "does not answer when it is asked for its counters: {error}"
+    ),
+    "trial-broke": "the trial's own process failed: {error}",
+    # a client's life
+    "client-cpus-gone": (
+        "{program} cannot run on CPUs {cpus}: they are offline or outside this process's cpuset"
+    ),
+    "client-did-not-end": _client_did_not_end,
+    "client-failed": _client_failed,
+    "client-silent": "{client} did not say it",
+    "client-lost-connection": _about_instance("{client} lost its connection {times} times"),
+    "client-met-errors": _about_instance(
+        "{client} met {errors} errors in {transactions} transactions"
+    ),
+    "client-did-nothing": _about_instance("{client} completed no transaction"),
+    "client-was-the-limit": "{client} was the limit: it used {share:percent} of its own CPUs",
+    "counters-began-late": _about_instance(
+        "the counters beside it began {late_s:.1f} s after the measurement"
+    ),
+    "not-warm": _about_instance(
+        "not warm: the server read {pages} pages from the disk while it was measured"
+    ),
+    # a data set
+    "data-needs-disk": (
+        "the data set needs about {need:size} of disk in {folder}, where {free:size} are free"
+    ),
+    "data-not-made": _not_made,
+    "data-being-made": "another process is preparing a data set ({folder})",
+    "disk-full": "the disk is full: the data set does not fit ({said})",
+    "copy-in-use": "the working copy {folder} is in use by another server",
+    "no-copy": "no working copy of the data set: {error} ({file})",
+    "no-data-set": "{folder} holds no whole data set",
+    # MySQL and MariaDB
+    "no-mysql-server": "there is no MySQL or MariaDB server on this host",
+    "only-another-server": "there is no {wanted} server here, only {title}",
+    "setting-not-built-in": "{title} was built without {setting}",
+    "tables-fit-caches": (
+        "the tables ({tables:size}) fit into the last-level caches ({caches:size}): the distance "
+        "of memory shows less than it could"
+    ),
+    "pool-too-small": "pool {asked} does not hold the tables ({tables:size})",
+    "pool-not-filled": lambda said: (
+        f"the buffer pool{_of(said)} could not be filled: {said['error']}"
+    ),
+    "needs-tables": _needs_tables,
+    "preparing-tables": (
+        "preparing {rows:,} rows in {tables:n table} for {title}, once: about {seconds:.0f} s"
+    ),
+    "making-data-directory": "making a data directory for {title}",
+    "no-data-directory": "{title} cannot make its data directory: {said}",
+    "loading-rows": "loading {rows:,} rows",
+    "checking-table": "checking table {number} of {of}",
+    "tables-not-loaded": "sysbench could not fill the tables: {said}",
+    "rows-missing": "{table} has {rows} rows instead of {wanted} after it was loaded",
+    "table-damaged": "{table} is damaged after it was loaded: {said}",
+}

@@ -12,6 +12,8 @@ import socket
 import struct
 from typing import Dict, List, Optional, Tuple
 
+from ..instance import Refused
+
 Row = Tuple[Optional[str], ...]
 
 # CLIENT_LONG_PASSWORD, CLIENT_PROTOCOL_41, CLIENT_TRANSACTIONS, CLIENT_SECURE_CONNECTION,
@@ -21,7 +23,7 @@ _UTF8MB4 = 45
 _COM_QUERY, _COM_QUIT = b"\x03", b"\x01"
 
 
-class Refused(Exception):
+class QueryRefused(Refused):
     """The server's own words: ``code`` is its error number (0: the connection was lost)."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -30,7 +32,7 @@ class Refused(Exception):
 
 
 class Connection:
-    """A session of one user without a password. Raises Refused, and OSError like any socket."""
+    """A session of one user without a password. Raises QueryRefused, and OSError as sockets do."""
 
     def __init__(self, path: str, user: str = "root", timeout_s: Optional[float] = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -66,7 +68,7 @@ class Connection:
         if head[0] == 0x00:
             return []
         if head[0] == 0xFB:
-            raise Refused(0, "the server asked for a local file")
+            raise QueryRefused(0, "the server asked for a local file")
         columns, _ = _length(head, 0)
         for _ in range(columns):
             self._receive()
@@ -85,7 +87,7 @@ class Connection:
     def _greet(self, user: str) -> None:
         greeting = self._receive()
         if greeting[0] != 10:
-            raise Refused(0, f"the server speaks protocol {greeting[0]}, not 10")
+            raise QueryRefused(0, f"the server speaks protocol {greeting[0]}, not 10")
         self.version = greeting[1 : greeting.index(0, 1)].decode("utf-8", errors="replace")
         # After the version: thread 4, challenge 8, 0, capabilities 2, character set 1, status 2,
         # capabilities 2, length of the challenge 1, reserved 10, the rest of it, the plugin's name.
@@ -118,9 +120,9 @@ class Connection:
         if payload[:1] == b"\xff":
             code = int.from_bytes(payload[1:3], "little")
             text = payload[9:] if payload[3:4] == b"#" else payload[3:]
-            raise Refused(code, text.decode("utf-8", errors="replace"))
+            raise QueryRefused(code, text.decode("utf-8", errors="replace"))
         if not payload:
-            raise Refused(0, "the server sent an empty packet")
+            raise QueryRefused(0, "the server sent an empty packet")
         return payload
 
     def _exactly(self, size: int) -> bytes:
@@ -128,7 +130,7 @@ class Connection:
         while len(data) < size:
             piece = self._socket.recv(size - len(data))
             if not piece:
-                raise Refused(0, "the server closed the connection")
+                raise QueryRefused(0, "the server closed the connection")
             data += piece
         return data
 

@@ -12,18 +12,18 @@ import re
 import shlex
 import socket
 import subprocess
-from typing import List, NamedTuple, Tuple
+from typing import Any, List, NamedTuple, Tuple
 
-from ...errors import Fault
+from ..contract import reason
+from ..errors import Fault
 
-USER = "numalab"
 _LOOK_LIMIT_S = 30.0
 # A name for ssh's configuration, where a user belongs that a record should not show.
 _NAME = re.compile(r"[A-Za-z0-9][\w.:-]*\Z", re.ASCII)
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _LOOK = (
     'echo "connection=$SSH_CONNECTION"; echo "cpus=$(getconf _NPROCESSORS_ONLN)"; '
-    'echo "sysbench=$(sysbench --version)"'
+    'echo "version=$({program} --version)"'
 )
 # The client's CPU time, by the shell that waited for it: `times` (POSIX) has its children's last.
 _RUN = '"$@"; status=$?; times; exit $status'
@@ -33,8 +33,8 @@ _TIMES = re.compile(
 )
 
 
-class Host(NamedTuple):
-    """The client's host: its CPUs, its sysbench, its address and ours as it sees them."""
+class ClientHost(NamedTuple):
+    """The client's host: its CPUs, its load generator, its address and ours as it sees them."""
 
     name: str
     cpus: int
@@ -43,7 +43,7 @@ class Host(NamedTuple):
     ours: str
 
 
-def look(host: str) -> Host:
+def look(host: Any, program: str) -> ClientHost:
     """Return what the client's host is; Fault with ssh's words when it cannot be used."""
     if not isinstance(host, str) or not _NAME.match(host):
         raise Fault(
@@ -51,26 +51,28 @@ def look(host: str) -> Host:
         )
     try:
         done = subprocess.run(
-            [*_SSH, host, _LOOK], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=_LOOK_LIMIT_S,
+            [*_SSH, host, _LOOK.format(program=program)], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=_LOOK_LIMIT_S,
         )  # fmt: skip
     except FileNotFoundError:
         raise Fault("a client on another host needs ssh here", "install openssh-client") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Fault(f"the client's host {host} does not answer: {error}") from None
-    told = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
-    addresses = told.get("connection", "").split()
-    version = re.search(r"\d+\.\d+\.\d+", told.get("sysbench", ""))
+        raise Fault(reason("client-host-silent", host=host, error=str(error))) from None
+    answers = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    addresses = answers.get("connection", "").split()
+    version = re.search(r"\d+\.\d+\.\d+", answers.get("version", ""))
     if done.returncode == 255 or len(addresses) != 4:
         said = done.stderr.strip().splitlines()
         raise Fault(
-            f"the client's host {host} cannot be used: {said[-1] if said else 'ssh said nothing'}",
+            reason("client-host-unusable", host=host, said=said[-1] if said else "no words"),
             f"`ssh -o BatchMode=yes {host} true` must work from the server's host, as this user",
         )
     if not version:
-        raise Fault(f"the client's host {host} has no sysbench on its PATH", "install it there")
+        raise Fault(
+            reason("client-host-without-program", host=host, program=program), "install it there"
+        )
     here, there = (address.partition("%")[0] for address in addresses[::2])
-    return Host(host, int(told["cpus"]), version[0], there, here)
+    return ClientHost(host, int(answers["cpus"]), version[0], there, here)
 
 
 def free_port(address: str) -> int:
@@ -82,28 +84,12 @@ def free_port(address: str) -> int:
             return int(one.getsockname()[1])
     except OSError as error:
         raise Fault(
-            f"the client's host sees this one as {address}, where no server can listen: "
-            f"{error.strerror}",
+            reason("address-not-ours", address=address, error=error.strerror),
             "an address that a gateway translates does not do",
         ) from None
 
 
-def statements(client: Host, database: str) -> List[str]:
-    """Return the statements that let the client in, once."""
-    account = f"'{USER}'@'{client.address}'"
-    return [
-        farewell(client),
-        f"CREATE USER {account}",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {account}",
-    ]
-
-
-def farewell(client: Host) -> str:
-    """Return the statement that takes the account away again."""
-    return f"DROP USER IF EXISTS '{USER}'@'{client.address}'"
-
-
-def command_line(client: Host, words: List[str]) -> List[str]:
+def command_line(client: ClientHost, words: List[str]) -> List[str]:
     """Return the command line, here, of a command there; its output ends with its CPU time."""
     there = ["sh", "-c", _RUN, "sh", *words]
     return [*_SSH, client.name, " ".join(map(shlex.quote, there))]

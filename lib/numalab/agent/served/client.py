@@ -1,0 +1,164 @@
+"""One run of a load generator against one server: a warm-up, then what is measured.
+
+At the end of the warm-up it prints a checkpoint and resets all its counters: its final report is of
+the measured time, by sessions, threads and caches that are warm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from .. import cpulist, kernel
+from ..contract import reason
+from ..errors import Fault
+from . import remote
+from .instance import DYING_S, RunningServer, difference, usage
+
+GRACE_S = 60.0  # beyond its time, for a client to start and to end
+
+
+class Client:
+    """A started load generator. A subclass says its ``program`` and what it prints.
+
+    ``words`` are its command line, ``cpus`` those that it may use; with ``there`` it is started on
+    that host, where the program is on the PATH.
+    """
+
+    program = ""
+    checkpoint = b""  # what it prints when the measurement begins
+    complaints: Sequence[str] = ()  # how lines begin that say why it failed
+
+    def __init__(
+        self,
+        server: RunningServer,
+        words: List[str],
+        threads: int,
+        lead_s: int,
+        time_s: int,
+        cpus: Sequence[int],
+        there: Optional[remote.ClientHost],
+    ) -> None:
+        self.server, self.threads, self.there = server, threads, there
+        self.lead_s, self.time_s = lead_s, time_s
+        self.output = Path(server.datadir, "client.out")
+        self.late = False
+        self.cpu_s = 0.0
+        self.status: Optional[int] = None
+        self.began = time.monotonic()
+        self.measured: Optional[float] = None  # since when
+        self.ended = self.began
+        self.client_before: Dict[str, float] = {}
+        self.server_before: Dict[str, float] = {}
+        self.counters_before: Dict[str, int] = {}
+        self.server_after: Dict[str, float] = {}
+        if there:
+            words = remote.command_line(there, [self.program, *words[1:]])
+        stay = kernel.die_with_parent(lambda: os.sched_setaffinity(0, cpus))
+        with open(self.output, "wb") as file:
+            try:
+                self.process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=server.datadir,
+                    preexec_fn=stay,
+                )  # fmt: skip
+            except subprocess.SubprocessError:
+                where = cpulist.format(cpus)
+                raise Fault(reason("client-cpus-gone", program=self.program, cpus=where)) from None
+            except OSError as error:
+                raise Fault(
+                    reason("program-does-not-start", program=words[0], error=error.strerror)
+                ) from None
+
+    def look(self) -> bool:
+        """Look once: note what is new; tell whether it has ended. One far too late is killed."""
+        if self.status is not None:
+            return True
+        pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
+        if pid:
+            self.ended = time.monotonic()
+            self.status = self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu_s = used.ru_utime + used.ru_stime
+            self.server_after = self.server.usage()
+            return True
+        if self.measured is None and self.checkpoint in self.output.read_bytes():
+            self.measured = time.monotonic()
+            self.server_before = self.server.usage()
+            self.client_before = usage(self.process.pid)
+            self.counters_before = self.server.counters()
+        if time.monotonic() > self._end_due() + GRACE_S and not self.late:
+            self.late = True
+            self.process.kill()
+        return False
+
+    def _end_due(self) -> float:
+        return self.began + self.lead_s + self.time_s
+
+    def is_due(self, within_s: float) -> bool:
+        """Tell whether its checkpoint or its end is to be expected soon."""
+        due = self._end_due() if self.measured else self.began + self.lead_s
+        return time.monotonic() + within_s > due
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        if self.status is None:
+            self.process.kill()
+
+    def run(self) -> Dict[str, Any]:
+        """Return what it printed, how it ended, and its CPU time (s) while it was measured.
+
+        Of a client on another host the CPU time is the whole run's, by the share of its time.
+        """
+        text, cpu_s = self._printed(), self.cpu_s - self.client_before.get("cpu_s", 0.0)
+        if self.there:
+            text, cpu_s = remote.cpu_time(text)
+            cpu_s *= self.time_s / (self.lead_s + self.time_s)
+        run = {
+            "instance": self.server.name,
+            "clients": self.threads,
+            "lead_s": self.lead_s,
+            "elapsed_s": round(self.ended - (self.measured or self.began), 4),
+            "text": text,
+            "exit_status": self.status,
+            "client_cpu_s": round(cpu_s, 4),
+        }
+        used = difference(self.server_after, self.server_before)
+        if used:
+            run["server"] = used
+        return {**run, "client_cpus": self.there.cpus} if self.there else run
+
+    def counted(self) -> Dict[str, float]:
+        """Return how much the server's counters grew since the checkpoint; {} after a failure."""
+        if self.status or not self.counters_before:
+            return {}
+        return difference(self.server.counters(), self.counters_before)
+
+    def _printed(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def check(self) -> None:
+        """Raise Fault with the reason when it did not end well, or its server did not survive."""
+        phase = "warm-up" if self.measured is None else "measurement"
+        self.server.check_alive(f"in the {phase}", 0.0 if self.status == 0 else DYING_S)
+        if self.status == 0:
+            return
+        who = {"program": self.program, "instance": self.server.name}
+        if self.late:
+            answers = False
+            with contextlib.suppress(Fault):
+                self.server.counters()
+                answers = True
+            raise Fault(
+                reason("client-did-not-end", **who, limit_s=GRACE_S,
+                       planned_s=self.lead_s + self.time_s, server_answers=answers)
+            )  # fmt: skip
+        text = self._printed()
+        lines = (remote.cpu_time(text)[0] if self.there else text).splitlines()
+        said = [line for line in lines if line.startswith(tuple(self.complaints))] or lines[-1:]
+        raise Fault(
+            reason("client-failed", **who, phase=phase, exit_status=self.status,
+                   said=said[0][:300] if said else "")
+        )  # fmt: skip

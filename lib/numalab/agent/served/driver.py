@@ -1,0 +1,266 @@
+"""The base of the tools that bind only a server, which a client asks from CPUs of its own.
+
+Records (from what the trial's own process prints, see ``trial``):
+
+- ``server``: ``title``, ``build``, ``settings`` (as written), ``data`` (reused, cloned, copied) …
+- ``ready``: what the start and the warm-up took
+- ``run``: ``instance`` (its name; "" of the only one), ``clients``, ``elapsed_s``,
+  ``exit_status``, ``client_cpu_s``; ``server`` (CPU time, faults, context switches) and ``status``
+  (the server's counters), both as differences
+- every record of the client of that run, with ``instance``
+- ``end``: ``stop_s``; ``fault``: ``reason``; ``incomplete``: the run has no result
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .. import cpulist
+from ..contract import (
+    HANDSHAKE,
+    Cell,
+    ClientCpus,
+    Driver,
+    Host,
+    Reason,
+    Record,
+    Row,
+    Sample,
+    ToolRecord,
+    dumps,
+    reason,
+)
+from ..errors import Fault, ParseError
+from ..plan import resolve
+from ..plan.kinds import any_cpus
+from ..rows import row
+from . import dataset
+from .instance import STOP_LIMIT_S
+
+_FEWEST_CORES = 4  # that a node has, for one of them to be the client's
+_CLIENT_SHARE = 4  # one core in so many
+_EVENTS = ("server", "ready", "result", "end", "fault", "warmup")
+_RUN = ("instance", "clients", "elapsed_s", "text", "exit_status", "client_cpu_s")
+
+Figure = Tuple[str, Optional[float], str]  # metric, value, unit
+
+
+class ServedDriver(Driver):
+    """A driver that starts private servers and their clients by a process of its own.
+
+    A subclass says ``module`` (what ``python -m`` starts for a trial), ``client`` (the client's
+    name), ``series`` (fields of the client's ``report`` records: metric and unit), and the methods
+    that raise NotImplementedError.
+    """
+
+    protocol = HANDSHAKE
+    binds_itself = True  # the server alone gets the cell's numactl prefix
+    switches_often = True  # once a query: perf's software events cost 1 in 20 queries, measured
+    quit_s = STOP_LIMIT_S + 15
+    module = ""
+    client = ""
+    series: Mapping[str, Tuple[str, str]] = {}
+
+    def parse_client(self, text: str) -> List[Record]:
+        """Return the records of a client's output; ParseError."""
+        raise NotImplementedError
+
+    def figures(self, run: Record, own: Sequence[Record]) -> List[Figure]:
+        """Return the metrics of a run, ``own`` being all other records of its instance."""
+        raise NotImplementedError
+
+    # --- planning -----------------------------------------------------------------------------
+
+    def set_aside(
+        self, options: Mapping[str, Any], bindings: Sequence[Any], host: Host
+    ) -> Optional[ClientCpus]:
+        """Return the client's CPUs.
+
+        They are whole cores, the last quarter of every node's, where every node has four cores at
+        least; CPUs that a binding names are left to the server. So all cells lose alike, and no
+        cell's client is nearer to its server than another's.
+        """
+        wanted = str(options.get("client_cpus", "auto"))
+        if options.get("client_host"):
+            if wanted != "auto":
+                raise Fault("client_cpus are this host's, client_host is another", "leave one out")
+            return ClientCpus(None, host=options["client_host"])
+        if wanted == "share":
+            return ClientCpus(None, reason("client-shares-as-asked"))
+        if wanted != "auto":
+            return _named_cpus(wanted, host)
+        named = set()
+        for binding in map(resolve.parse, bindings):
+            if binding.name == "cpus":
+                named |= set(cpulist.parse(binding.argument[0]))
+        taken: List[int] = []
+        for node, cpus in host.cpus_of.items():
+            cores = host.cores_of(cpus)
+            if len(cores) < _FEWEST_CORES:
+                return ClientCpus(None, reason("few-cores-on-node", node=node, cores=len(cores)))
+            free = [core for core in cores if not named & set(core)]
+            for core in free[-max(1, len(cores) // _CLIENT_SHARE) :]:
+                taken += core
+        if not taken:
+            return ClientCpus(None, reason("bindings-name-every-cpu"))
+        return ClientCpus(cpulist.format(taken))
+
+    def client_options(self, options: Mapping[str, Any], host: Host) -> Dict[str, Any]:
+        """Return the resolved options that say where the client runs (see ``set_aside``)."""
+        own = host.client.cpus if host.client else None
+        elsewhere = options.get("client_host")
+        resolved: Dict[str, Any] = {
+            "client_cpus": own or any_cpus(host),
+            "client_shares": own is None and not elsewhere,
+        }
+        return {**resolved, "client_host": elsewhere} if elsewhere else resolved
+
+    def client_notes(self, options: Mapping[str, Any], cpus: str) -> List[Reason]:
+        """Return what is to be known of the client in a cell of these CPUs."""
+        if options.get("client_host"):
+            return [reason("client-elsewhere", host=options["client_host"])]
+        common = set(cpulist.parse(cpus)) & set(cpulist.parse(options["client_cpus"]))
+        return [reason("client-shares-cpus")] if options["client_shares"] or common else []
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+        """Return the command line of the trial's own process; a server's prefix is a word of it."""
+        servers = [{"name": one.name, "numactl": one.numactl} for one in cell.instances]
+        servers = servers or [{"name": "", "numactl": cell.numactl}]
+        words = [sys.executable, "-m", self.module, "--tool", dumps(found)]
+        words += ["--instances", json.dumps(servers)]
+        return [*words, "--options", json.dumps(options, sort_keys=True)]
+
+    def environment(self, options: Mapping[str, Any], cell: Cell) -> Dict[str, str]:
+        """Return what the trial's own process needs to find this package."""
+        return dataset.environment()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def parse(self, text: str) -> List[Record]:
+        """Return the records of one trial's output; ParseError for a line that it never prints."""
+        out: List[Record] = []
+        ended = False
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                event = json.loads(line)
+                name = event.pop("event")
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                raise ParseError(self.name, number, line, "this is not an event") from None
+            ended = ended or name == "result"
+            if name == "run":
+                missing = [key for key in _RUN if key not in event]
+                if missing:
+                    raise ParseError(self.name, number, line, f"the run lacks {missing[0]}")
+                out += self._run(event)
+            elif name in _EVENTS:
+                out.append({**event, "kind": name})
+            else:
+                raise ParseError(self.name, number, line, f"the event {name!r} is not known here")
+        if not ended:
+            out.append({"kind": "incomplete", "reason": "the trial has no result"})
+        return out
+
+    def _run(self, event: Dict[str, Any]) -> List[Record]:
+        text, instance = event.pop("text"), event["instance"]
+        try:
+            inner = self.parse_client(text)
+        except ParseError as error:
+            if event["exit_status"] == 0:
+                raise
+            inner = [{"kind": "failure", "level": None, "code": None, "text": str(error)}]
+        return [{**event, "kind": "run"}, *({**one, "instance": instance} for one in inner)]
+
+    def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
+        """Return what a reader must know of a trial that ended well."""
+        runs = runs_of(records)
+        found = [
+            reason("counters-began-late", instance=run["instance"], late_s=run["late_s"])
+            for run in runs
+            if run.get("late_s", 0) > 0.1 * run["elapsed_s"]
+        ]
+        cpus = len(cpulist.parse(options["client_cpus"]))
+        if options.get("client_host"):
+            cpus = max((run.get("client_cpus", 1) for run in runs), default=1)
+        own = cpus * max((run["elapsed_s"] for run in runs), default=0.0)
+        used = sum(run["client_cpu_s"] for run in runs)
+        if not options["client_shares"] and used > 0.9 * own:
+            found.append(reason("client-was-the-limit", client=self.client, share=used / own))
+        return found
+
+    def metrics(self, records: Sequence[Record]) -> List[Row]:
+        """Return the metrics of each instance, its name as the point ("" of the only one)."""
+        out: List[Row] = []
+        for number, run in enumerate(runs_of(records)):
+            instance = run["instance"]
+            own = [r for r in records if r.get("instance") == instance and r is not run]
+            why = _why_missing(own) or reason("client-silent", client=self.client)
+            x = number if instance else None
+            out += [
+                row(name, value, unit, why, point=instance, x=x)
+                for name, value, unit in self.figures(run, own)
+            ]
+        return out
+
+    def samples(self, records: Sequence[Record]) -> List[Sample]:
+        """Return the per-second series of each run, its warm-up left out."""
+        lead_s = {run["instance"]: run.get("lead_s", 0) for run in runs_of(records)}
+        return [
+            Sample(float(t_s), metric, float(r[field]), unit, r["instance"])
+            for r in records
+            if r["kind"] == "report"
+            for t_s in [r["t_s"] - lead_s[r["instance"]]]
+            if t_s > 0
+            for field, (metric, unit) in self.series.items()
+            if field in r
+        ]
+
+
+def runs_of(records: Sequence[Record]) -> List[Record]:
+    """Return the runs among the records of a trial."""
+    return [record for record in records if record["kind"] == "run"]
+
+
+def usage_figures(run: Record, queries: Optional[float]) -> List[Figure]:
+    """Return what server and client used while so many queries were measured."""
+    used: Mapping[str, float] = run.get("server") or {}
+    cpu_s = used.get("cpu_s")
+    return [
+        ("server_cpu_time", cpu_s, "s"),
+        ("cpu_per_query", _each(cpu_s, queries, 1e6), "µs"),
+        ("context_switches_per_query", _each(used.get("switches"), queries), "1"),
+        ("minor_faults", used.get("minor_faults"), "count"),
+        ("major_faults", used.get("major_faults"), "count"),
+        ("client_cpu_time", run["client_cpu_s"], "s"),
+    ]
+
+
+def _each(amount: Optional[float], by: Optional[float], scale: float = 1.0) -> Optional[float]:
+    return None if amount is None or not by else amount * scale / by
+
+
+def _why_missing(own: Sequence[Record]) -> Optional[Reason]:
+    for record in own:
+        if record["kind"] == "failure":
+            return reason("tool-said", text=record["text"])
+        if record["kind"] == "incomplete":
+            return reason("output-ends-early")
+    return None
+
+
+def _named_cpus(wanted: str, host: Host) -> ClientCpus:
+    numbers = cpulist.parse(wanted)
+    missing = [number for number in numbers if number not in host.usable]
+    if missing or not numbers:
+        raise Fault(
+            f"client_cpus: {wanted}: CPUs {cpulist.format(missing) or 'none'} cannot be used",
+            f"CPUs that may be used: {cpulist.format(host.usable)}",
+        )
+    if len(numbers) == len(host.usable):
+        return ClientCpus(None, reason("all-cpus-are-the-clients"))
+    return ClientCpus(cpulist.format(numbers))
