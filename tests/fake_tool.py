@@ -10,9 +10,30 @@ import os
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from numalab.agent.contract import (
+    SCHEMA,
+    Cell,
+    CpuExpectation,
+    Driver,
+    Expectation,
+    MemoryExpectation,
+    MemoryPolicy,
+    Plan,
+    Record,
+    Request,
+    Row,
+    Timing,
+    ToolRecord,
+    ToolRequest,
+    Trial,
+    dumps,
+    from_json,
+)
+from numalab.agent.errors import ParseError
 
 _SCRIPT = r"""
 do=$1 mark=$2
@@ -44,41 +65,37 @@ esac
 """
 
 
-def _parse(text: str) -> List[Dict[str, Any]]:
-    from numalab.agent.errors import ParseError
+class Fake(Driver):
+    """``options``: {"do": what, "mark": seconds, "pids": what it names}."""
 
-    records = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            value = json.loads(line)
-            if isinstance(value, dict):
-                if value["event"] != "result":
-                    continue
-                value = value["value"]
-            records.append({"kind": "fake", "value": float(value)})
-        except (ValueError, KeyError):
-            raise ParseError("fake", number, line, "not a value") from None
-    return records
+    name = "fake"
 
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
 
-def driver(protocol: str) -> SimpleNamespace:
-    """A driver as the modules under agent/drivers are; ``options``: {"do": …, "mark": seconds}."""
-    return SimpleNamespace(
-        NAME="fake",
-        PROTOCOL=protocol,
-        find=lambda options: {"path": "/bin/sh", "version": "1"},
-        argv=lambda found, options, cell: [
-            found["path"], "-c", _SCRIPT, "fake", options["do"], options["mark"],
-            options.get("pids", ""),
-        ],
-        timing=lambda options: {"setup_s": 0.0, "warmup_s": 0.0, "measure_s": 0.1},
-        parse=_parse,
-        metrics=lambda records: [
-            {"metric": "speed", "value": r["value"], "unit": "1/s", "point": "", "x": None,
-             "y": None, "reason": None}
-            for r in records
-        ],
-    )  # fmt: skip
+    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+        return ToolRecord("fake", "1", "/bin/sh")
+
+    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+        words = [options["do"], options["mark"], options.get("pids", "")]
+        return [str(found.path), "-c", _SCRIPT, "fake", *words]
+
+    def parse(self, text: str) -> List[Record]:
+        records: List[Record] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    if value["event"] != "result":
+                        continue
+                    value = value["value"]
+                records.append({"kind": "fake", "value": float(value)})
+            except (ValueError, KeyError):
+                raise ParseError("fake", number, line, "not a value") from None
+        return records
+
+    def metrics(self, records: Sequence[Record]) -> List[Row]:
+        return [Row("speed", record["value"], "1/s") for record in records]
 
 
 def mark() -> str:
@@ -101,39 +118,48 @@ def alive(number: str) -> List[int]:
     return found
 
 
-def plan(does: List[str], number: str, blocks: int = 2, **request: Any) -> Dict[str, Any]:
-    """A plan with one unbound cell for each behaviour."""
-    cells = [
-        {
-            "id": f"cell:{i}", "binding": "unbound", "label": do, "role": "cell",
-            "baseline": None, "cpus": None, "cpu_nodes": "0", "threads": 1,
-            "memory": {"policy": "default", "nodes": None}, "distance": None, "rank": [],
-            "options": {"do": do, "mark": number}, "numactl": [],
-            "expects": {"memory": {"proof": "outcome"}, "cpus": {"proof": "outcome"}},
-            "need_bytes": 0, "notes": [],
-            "timing": {"setup_s": 0, "warmup_s": 0, "measure_s": 0.1, "total_s": 1.1},
-        }
-        for i, do in enumerate(does)
-    ]  # fmt: skip
-    order = [
-        {"trial": block * len(cells) + i + 1, "block": block + 1, "position": i + 1,
-         "cell": cell["id"]}
-        for block in range(blocks)
-        for i, cell in enumerate(cells)
-    ]  # fmt: skip
-    return {
-        "schema": 1,
-        "request": {
-            "schema": 1, "experiment": "fake", "question": "", "profile": "smoke",
-            "host": "here", "tool": {"name": "fake", "prefer": ["fake"], "options": {}},
-            "bindings": ["unbound"], "baseline": None, "control": False, "blocks": blocks,
-            "seed": 1, "sweep": None, "headline": "speed", "collectors": False, "changes": {},
-            "time_limit_s": None, **request,
-        },
-        "tool": {"name": "fake", "version": "1", "path": "/bin/sh", "why": None},
-        "cells": cells, "skipped": [], "order": order, "warnings": [],
-        "estimate": {"warmup_s": 0, "measure_s": 1, "total_s": 2},
+def cell(number: int, do: str, mark: str, **fields: Any) -> Cell:
+    """An unbound cell whose tool does one thing."""
+    anywhere = Expectation(MemoryExpectation("outcome"), CpuExpectation("outcome"))
+    given: Dict[str, Any] = {
+        "cpus": None, "cpu_nodes": "0", "memory": MemoryPolicy("default"), "expects": anywhere,
+        "id": f"cell:{number}", "binding": "unbound", "label": do,
+        "options": {"do": do, "mark": mark}, "timing": Timing(measure_s=0.1, total_s=1.1),
     }  # fmt: skip
+    return Cell(**{**given, **fields})
+
+
+def plan(
+    does: List[str],
+    number: str,
+    blocks: int = 2,
+    changes: Optional[Dict[str, str]] = None,
+    **request: Any,
+) -> Plan:
+    """A plan with one unbound cell for each behaviour; ``changes`` are those of all cells."""
+    cells = tuple(cell(i, do, number, changes=changes or {}) for i, do in enumerate(does))
+    order = tuple(
+        Trial(block * len(cells) + i + 1, block + 1, i + 1, one.id)
+        for block in range(blocks)
+        for i, one in enumerate(cells)
+    )
+    asked: Dict[str, Any] = {
+        "schema": SCHEMA, "experiment": "fake", "profile": "smoke", "host": "here",
+        "tool": ToolRequest("fake", ("fake",)), "bindings": ("unbound",), "control": False,
+        "blocks": blocks, "seed": 1, "headline": "speed", "collectors": None,
+        "changes": changes or {}, **request,
+    }  # fmt: skip
+    return Plan(
+        schema=SCHEMA, request=Request(**asked), tool=ToolRecord("fake", "1", "/bin/sh"),
+        cells=cells, skipped=(), resolved=(), order=order, warnings=(),
+        estimate=Timing(measure_s=1.0, total_s=2.0),
+    )  # fmt: skip
+
+
+def with_cells(made: Plan, *fields: Mapping[str, Any]) -> Plan:
+    """A plan whose cells have other fields, in order."""
+    cells = [replace(cell, **more) for cell, more in zip(made.cells, fields)]
+    return replace(made, cells=tuple(cells) + made.cells[len(cells) :])
 
 
 def fake_root(folder: Path, numa_balancing: str = "1") -> Path:
@@ -151,11 +177,11 @@ def fake_root(folder: Path, numa_balancing: str = "1") -> Path:
 
 
 def agent(
-    plan: Dict[str, Any], out: Path, root: Path, record: Path, lock: str, **popen: Any
+    plan: Plan, out: Path, root: Path, record: Path, lock: str, **popen: Any
 ) -> subprocess.Popen:
     """Start an agent with the fake tool as a process of its own."""
     plan_file = record.parent / f"plan-{uuid.uuid4()}.json"
-    plan_file.write_text(json.dumps(plan))
+    plan_file.write_text(dumps(plan))
     here = Path(__file__).resolve()
     return subprocess.Popen(
         [sys.executable, str(here), str(plan_file), str(out), str(root), str(record), lock],
@@ -170,14 +196,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     from numalab.agent.trial import run
 
     plan_file, out, root, record, lock = arguments or sys.argv[1:]
-    loaded = json.loads(Path(plan_file).read_text())
-    protocol = "sampled" if loaded["request"]["experiment"] == "sampled" else "handshake"
-    drivers.driver = lambda name: driver(protocol)  # type: ignore[attr-defined]
+    loaded = from_json(Plan, json.loads(Path(plan_file).read_text()))
+    protocol = "sampled" if loaded.request.experiment == "sampled" else "handshake"
+    drivers.driver = lambda name: Fake(protocol)  # type: ignore[attr-defined]
 
     def start(options: Any) -> None:
         run.run(
             loaded, Path(out), allow_host_changes=True, record=Path(record),
-            changes_root=Path(root), lock=lock,
+            changes_root=Path(root), lock_name=lock,
         )  # fmt: skip
 
     command._run = start

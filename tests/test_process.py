@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from fake_tool import alive, mark
+from numalab.agent import kernel
 from numalab.agent.errors import Fault
-from numalab.agent.trial import process, proof
+from numalab.agent.trial import process
 
 
 @pytest.fixture(autouse=True)
 def leave_orphans_to_init_again():
     yield
-    process.adopt_orphans(False)
+    kernel.adopt_orphans(False)
 
 
 def _start(tmp_path, argv, **options):
@@ -103,31 +104,31 @@ def test_a_child_may_be_killed_for_memory_first(tmp_path):
 
 def test_a_talking_child_hears_and_a_dead_one_does_not_matter(tmp_path):
     child = _start(tmp_path, ["/bin/sh", "-c", "read a; echo got $a"], talks=True)
-    child.tell("go")
+    child.write_line("go")
     _finish(child)
     assert (tmp_path / "out").read_text() == "got go\n"
-    child.tell("more")
+    child.write_line("more")
 
 
 def test_descendants_come_parents_first(tmp_path):
     number = mark()
     child = _start(tmp_path, ["/bin/sh", "-c", f"sh -c 'sleep {number} & wait' & wait"])
     deadline = time.monotonic() + 10
-    while len(process.descendants(child.pid)) < 2 and time.monotonic() < deadline:
+    while len(kernel.descendants(child.pid)) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    below = process.descendants(child.pid)
+    below = kernel.descendants(child.pid)
     assert alive(number)[-1] == below[-1]
-    assert child.pid in process.descendants(os.getpid())
+    assert child.pid in kernel.descendants(os.getpid())
     assert child.end() == []
     _finish(child)
     assert not alive(number)
 
 
 def test_the_end_of_a_trial_reaches_daemons_and_the_stubborn(tmp_path):
-    """Own session, empty environment, adopted, deaf to SIGTERM: dead all the same, and reaped."""
-    process.adopt_orphans()
+    """Own session, empty environment, adopted, ignores SIGTERM: dead all the same, and reaped."""
+    kernel.adopt_orphans()
     number = mark()
-    before = process.descendants(os.getpid())
+    before = kernel.descendants(os.getpid())
     bystander = subprocess.Popen(["sleep", "60"])
     script = (
         f"setsid env -i sh -c 'trap \"\" TERM HUP; sleep {number}; sleep {number}' & "
@@ -143,7 +144,7 @@ def test_the_end_of_a_trial_reaches_daemons_and_the_stubborn(tmp_path):
         assert child.end() == []
         assert _finish(child)["signal"] == signal.SIGKILL
         assert not alive(number)
-        assert set(process.descendants(os.getpid())) <= {bystander.pid, *before}
+        assert set(kernel.descendants(os.getpid())) <= {bystander.pid, *before}
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -151,7 +152,7 @@ def test_the_end_of_a_trial_reaches_daemons_and_the_stubborn(tmp_path):
 
 
 def test_a_fork_bomb_is_ended(tmp_path):
-    process.adopt_orphans()
+    kernel.adopt_orphans()
     number = mark()
     bomb = tmp_path / "bomb"
     bomb.write_text(f"#!/bin/sh\n: {number}\nn=$1\n[ $n -gt 12 ] && exec sleep {number}\n"
@@ -189,7 +190,7 @@ def test_a_child_dies_with_its_starter(tmp_path):
 
 def test_the_tree_dies_when_the_warden_is_killed(tmp_path):
     """The one process that ends the others may be killed as well."""
-    process.adopt_orphans()
+    kernel.adopt_orphans()
     number = mark()
     script = f"(setsid env -i sleep {number} &); trap '' TERM; sleep {number}; :"
     child = _start(tmp_path, ["/bin/sh", "-c", script])
@@ -219,7 +220,7 @@ def test_the_agents_death_reaches_daemons(tmp_path):
     deadline = time.monotonic() + 10
     while len(alive(number)) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(warden, signal.SIGTERM)  # deaf to that
+    os.kill(warden, signal.SIGTERM)  # it does not listen to that
     agent.kill()
     assert agent.stdout.read() == b""  # the warden does not hold the agent's output open
     agent.wait()
@@ -231,5 +232,5 @@ def test_the_agents_death_reaches_daemons(tmp_path):
 
 
 def _runs(pid):
-    entry = proof.processes().get(pid)
+    entry = kernel.processes().get(pid)
     return entry is not None and entry.state != "Z"

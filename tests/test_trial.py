@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -11,12 +12,24 @@ import time
 
 import pytest
 
-from fake_tool import alive, driver, mark, plan
-from numalab.agent import collectors
+from fake_tool import Fake, alive, mark, plan, with_cells
+from numalab.agent import collectors, kernel
+from numalab.agent.contract import (
+    CollectorRequest,
+    CpuExpectation,
+    CpuProof,
+    Expectation,
+    MemoryExpectation,
+    MemoryPolicy,
+    MemoryProof,
+    Proof,
+    Row,
+    Timing,
+    reason,
+)
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
-from numalab.agent.trial import process, trial
-from numalab.agent.trial import proof as placement
+from numalab.agent.trial import process, proof, trial
 
 
 @pytest.fixture(scope="module")
@@ -28,101 +41,101 @@ def here():
 def measure(tmp_path, here):
     """Make one trial of a behaviour and return (record, metrics, folder)."""
     (tmp_path / "raw").mkdir()
-    process.adopt_orphans()
+    kernel.adopt_orphans()
     marks = []
-    before = process.descendants(os.getpid())
+    before = kernel.descendants(os.getpid())
 
-    def make(do, protocol="handshake", cell=(), stopped=lambda: False, tool=None, **request):
+    def make(do, protocol="handshake", cell=None, stopped=lambda: False, tool=None, **request):
         marks.append(mark())
-        made = plan([do], marks[-1], **request)
-        made["cells"][0].update(cell)
-        the_driver = tool or driver(protocol)
+        made = with_cells(plan([do], marks[-1], **request), cell or {})
+        the_driver = tool or Fake(protocol)
         bench = trial.Bench(made, here, tmp_path, the_driver, the_driver.find({}), 2, stopped)
-        record, metrics = trial.measure(bench, made["order"][0], 1)
+        record, metrics = trial.measure(bench, made.order[0], 1)
         assert not alive(marks[-1])
         return record, metrics, tmp_path
 
     yield make
     assert not any(alive(number) for number in marks)
-    assert set(process.descendants(os.getpid())) <= set(before)
+    assert set(kernel.descendants(os.getpid())) <= set(before)
     assert not [p for p in (tmp_path / "raw").iterdir() if p.name.startswith(".")]
-    process.adopt_orphans(False)
+    kernel.adopt_orphans(False)
 
 
 def _raw(folder, record, kind):
-    return gzip.decompress((folder / record["raw"][kind]).read_bytes()).decode()
+    return gzip.decompress((folder / record.raw[kind]).read_bytes()).decode()
 
 
 def test_a_good_trial(measure):
     record, metrics, folder = measure("handshake")
-    assert record["grade"] == "verified"
-    assert record["exit_status"] == 0 and record["signal"] is None and record["attempt"] == 1
-    assert record["raw"]["stdout"] == "raw/0001-cell-0.stdout.gz"
-    assert sorted(record["raw"]) == ["placement", "rusage", "stderr", "stdout"]
-    for name, digest in record["sha256"].items():
+    assert record.grade == "verified"
+    assert record.exit_status == 0 and record.signal is None and record.attempt == 1
+    assert record.raw["stdout"] == "raw/0001-cell-0.stdout.gz"
+    assert sorted(record.raw) == ["proof", "rusage", "stderr", "stdout"]
+    for name, digest in record.sha256.items():
         assert trial.journal.sha256(folder / name) == digest
     assert '"result"' in _raw(folder, record, "stdout")
-    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
-    assert [proof["when"] for proof in proofs] == ["before", "after"]
+    proofs = json.loads(_raw(folder, record, "proof"))["proofs"]
+    assert [one["when"] for one in proofs] == ["before", "after"]
     assert json.loads(_raw(folder, record, "rusage"))["kind"] == "rusage"
-    assert metrics[0]["value"] == 42
+    assert metrics[0].value == 42
     assert trial.headline(metrics, "speed") == {"metric": "speed", "value": 42.0, "unit": "1/s"}
     assert trial.headline(metrics, "other") is None
-    times = record["times"]
-    assert times["measure_s"] >= 0.015
-    assert times["total_s"] >= times["measure_s"] + times["start_s"]
-    assert record["started"].endswith("Z")
+    assert trial.headline([Row("speed", None, "1/s")], "speed") is None
+    times = record.times
+    assert times.measure_s >= 0.015
+    assert times.total_s >= times.measure_s + times.start_s
+    assert record.started.endswith("Z")
 
 
 def test_a_good_sampled_trial_is_looked_at_while_it_runs(measure, monkeypatch):
-    here_and_ok = {"ok": True, "reason": None, "memory": {"ok": True}, "cpus": {"ok": True}}
-    monkeypatch.setattr(placement, "prove", lambda *given, buffers: dict(here_and_ok))
+    here_and_ok = Proof(True, MemoryProof(True), CpuProof(True))
+    monkeypatch.setattr(proof, "prove", lambda *given, buffers: here_and_ok)
     record, metrics, folder = measure("sampled", "sampled")
-    assert record["grade"] == "verified" and metrics[0]["value"] == 42
-    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
-    assert {proof["when"] for proof in proofs} == {"running"}
+    assert record.grade == "verified" and metrics[0].value == 42
+    proofs = json.loads(_raw(folder, record, "proof"))["proofs"]
+    assert {one["when"] for one in proofs} == {"running"}
     assert proofs[0]["t_s"] < 0.2 <= proofs[-1]["t_s"]
-    assert 0.28 < record["times"]["measure_s"] < 5
+    assert 0.28 < record.times.measure_s < 5
 
 
 @pytest.mark.parametrize(
-    "seen, proof, grade",
+    "seen, wanted, grade",
     [([1], "required", "unverified"), ([1, 60], "required", "verified"), ([1], "none", "verified")],
 )
 def test_a_program_seen_before_it_held_its_memory_is_not_verified(
-    measure, monkeypatch, seen, proof, grade
+    measure, monkeypatch, seen, wanted, grade
 ):
     looks = []
 
     def prove(*given, buffers):
         looks.append(seen[min(len(looks), len(seen) - 1)] << 20)
-        memory = {"ok": True, "resident_bytes": looks[-1]}
-        return {"ok": True, "reason": None, "memory": memory, "cpus": {"ok": True}}
+        return Proof(True, MemoryProof(True, resident_bytes=looks[-1]), CpuProof(True))
 
     rusage = process.Child._rusage
     large = {"max_rss_bytes": 63 << 20}
     monkeypatch.setattr(process.Child, "_rusage", lambda *given: {**rusage(*given), **large})
-    monkeypatch.setattr(placement, "prove", prove)
-    required = {"proof": proof, "rule": "within", "nodes": "0", "at_least": 0.98}
-    record, _, _ = measure("sampled", "sampled", {"expects": {"memory": required, "cpus": {}}})
-    assert len(looks) >= 2 and record["grade"] == grade
+    monkeypatch.setattr(proof, "prove", prove)
+    memory = MemoryExpectation(wanted, "within", "0", at_least=0.98)
+    expects = Expectation(memory, CpuExpectation("outcome"))
+    record, _, _ = measure("sampled", "sampled", {"expects": expects})
+    assert len(looks) >= 2 and record.grade == grade
     if grade == "unverified":
-        assert "seen with 1 MiB and came to hold 63 MiB" in record["reason"]
+        assert "seen with 1.0 MiB and came to hold 63.0 MiB" in str(record.reason)
 
 
 def test_a_program_too_short_to_look_at_is_unverified(measure, monkeypatch):
     def too_late(pid, cell, host, buffers=None):
-        return {"ok": None, "reason": "it has ended", "absent": True,
-                "memory": {"ok": None}, "cpus": {"ok": None}}  # fmt: skip
+        ended = reason("process-ended", pid=pid)
+        return Proof(None, MemoryProof(None), CpuProof(None), ended, absent=True)
 
-    monkeypatch.setattr(placement, "prove", too_late)
+    monkeypatch.setattr(proof, "prove", too_late)
     record, metrics, _ = measure("short", "sampled")
-    assert record["grade"] == "unverified" and "not proven" in record["reason"]
-    assert metrics[0]["value"] == 42
+    assert record.grade == "unverified" and record.reason.code == "not-proven"
+    assert metrics[0].value == 42
 
 
 @pytest.mark.parametrize(
-    "do, protocol, reason",
+    "do, protocol, words",
     [
         ("crash", "handshake", "exit status 3: the buffer is on fire"),
         ("killed", "handshake", "killed by SIGKILL"),
@@ -133,58 +146,56 @@ def test_a_program_too_short_to_look_at_is_unverified(measure, monkeypatch):
         ("usage", "sampled", "exit status 1: node 7 is out of range$"),
     ],
 )
-def test_a_tool_that_fails_is_an_error_with_the_reason(measure, do, protocol, reason):
+def test_a_tool_that_fails_is_an_error_with_the_reason(measure, do, protocol, words):
     record, _, folder = measure(do, protocol)
-    assert record["grade"] == "error"
-    assert re.search(reason, record["reason"]), record["reason"]
-    assert set(record["raw"]) >= {"stdout", "stderr", "rusage"}
+    assert record.grade == "error"
+    assert re.search(words, str(record.reason)), record.reason
+    assert set(record.raw) >= {"stdout", "stderr", "rusage"}
     assert _raw(folder, record, "stdout") is not None
     if do == "status":
-        assert record["exit_status"] == 7 and _raw(folder, record, "stdout") == "working\n"
+        assert record.exit_status == 7 and _raw(folder, record, "stdout") == "working\n"
     if do == "killed":
-        assert record["exit_status"] is None and record["signal"] == 9
+        assert record.exit_status is None and record.signal == 9
 
 
 @pytest.mark.parametrize("do", ["never-ready", "never-result"])
 def test_a_tool_that_hangs_is_given_up(measure, do):
     record, _, _ = measure(do, time_limit_s=0.3)
-    assert record["grade"] == "error"
+    assert record.grade == "error"
     said = do.partition("-")[2]
-    assert f'it did not say "{said}" within 0.3 s' in record["reason"]
-    assert record["signal"] == 9
+    assert f'it did not say "{said}" within 0.3 s' in str(record.reason)
+    assert record.signal == 9
 
 
 def test_a_sampled_tool_that_hangs_is_given_up(measure):
     record, _, _ = measure("never-ready", "sampled", time_limit_s=0.3)
-    assert record["grade"] == "error" and "did not end within" in record["reason"]
+    assert record.grade == "error" and "did not end within" in str(record.reason)
 
 
 def test_the_limit_is_generous_unless_asked():
-    asked = {"request": {"time_limit_s": 5}}
-    free = {"request": {"time_limit_s": None}}
-    timing = {"setup_s": 1.0, "warmup_s": 1.0, "measure_s": 8.0}
-    assert trial.limit_s(asked, timing) == 5
-    assert trial.limit_s(free, timing) == 160
-    assert trial.limit_s(free, {"measure_s": 0.0}) == 3600
+    timing = Timing(setup_s=1.0, warmup_s=1.0, measure_s=8.0, total_s=11.0)
+    assert trial.limit_s(5, timing) == 5
+    assert trial.limit_s(None, timing) == 160
+    assert trial.limit_s(None, Timing(total_s=1.0)) == 3600
 
 
 def test_a_tool_that_will_not_quit_is_killed_and_its_result_counts(measure, monkeypatch):
-    monkeypatch.setattr(trial, "_QUIT_S", 0.1)
+    monkeypatch.setattr(Fake, "quit_s", 0.1)
     record, metrics, _ = measure("stubborn")
-    assert record["grade"] == "verified" and metrics[0]["value"] == 42
-    assert any("did not end" in warning for warning in record["warnings"])
+    assert record.grade == "verified" and metrics[0].value == 42
+    assert [warning.code for warning in record.warnings] == ["tool-did-not-quit"]
 
 
 @pytest.mark.parametrize("do", ["family", "slow-family"])
 def test_grandchildren_die_with_the_trial(measure, do):
     record, _, _ = measure(do)
-    assert record["grade"] == "verified"
+    assert record.grade == "verified"
 
 
 def test_a_flood_of_output_does_not_fill_the_disk(measure, monkeypatch):
     monkeypatch.setattr(trial, "OUTPUT_LIMIT_BYTES", 100_000)
     record, _, _ = measure("flood", "sampled")
-    assert record["grade"] == "error" and "printed more than" in record["reason"]
+    assert record.grade == "error" and "printed more than" in str(record.reason)
 
 
 def test_a_tool_may_name_the_processes_that_count(measure, monkeypatch):
@@ -196,10 +207,10 @@ def test_a_tool_may_name_the_processes_that_count(measure, monkeypatch):
         return start(cell, pids, options)
 
     monkeypatch.setattr(collectors, "start", note)
-    record, _, folder = measure("parts", collectors={"perf": False})
-    assert record["grade"] == "verified"
-    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
-    assert [proof["memory"]["processes"] for proof in proofs] == [2, 2]
+    record, _, folder = measure("parts", collectors=CollectorRequest(perf=False))
+    assert record.grade == "verified"
+    proofs = json.loads(_raw(folder, record, "proof"))["proofs"]
+    assert [one["memory"]["processes"] for one in proofs] == [2, 2]
     ((one, two),) = collected
     assert one != two
     cpu = json.loads(_raw(folder, record, "collect"))["cpu"]
@@ -212,18 +223,16 @@ def test_a_tool_may_name_the_processes_that_count(measure, monkeypatch):
      ("7", '"pids": 7, which is no list'), ('["1"]', "no list of processes")],
 )  # fmt: skip
 def test_a_tool_may_name_only_its_own_processes(measure, pids, words):
-    made = driver("handshake")
-    argv = made.argv
-    made.argv = lambda found, options, cell: argv(found, {**options, "pids": pids}, cell)
-    record, _, _ = measure("names", tool=made)
-    assert record["grade"] == "error" and words in record["reason"]
+    options = {"do": "names", "mark": mark(), "pids": pids}
+    record, _, _ = measure("names", cell={"options": options})
+    assert record.grade == "error" and words in str(record.reason)
 
 
 def test_what_holds_nothing_before_it_measures_is_proven_after(measure):
     record, metrics, folder = measure("nothing-yet")
-    assert record["grade"] == "verified" and metrics[0]["value"] == 42
-    proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
-    assert [proof["when"] for proof in proofs] == ["after"]
+    assert record.grade == "verified" and metrics[0].value == 42
+    proofs = json.loads(_raw(folder, record, "proof"))["proofs"]
+    assert [one["when"] for one in proofs] == ["after"]
 
 
 def test_a_wish_to_stop_is_met_at_once_and_leaves_nothing(measure, tmp_path):
@@ -234,59 +243,53 @@ def test_a_wish_to_stop_is_met_at_once_and_leaves_nothing(measure, tmp_path):
 
 
 def test_a_tool_that_cannot_be_started(measure):
-    tool = driver("handshake")
+    tool = Fake("handshake")
     tool.argv = lambda found, options, cell: ["/no-such-tool"]
     record, metrics, _ = measure("handshake", tool=tool)
-    assert record["grade"] == "error" and "cannot be started" in record["reason"]
-    assert record["raw"] == {} and metrics == []
+    assert record.grade == "error" and "cannot be started" in str(record.reason)
+    assert record.raw == {} and metrics == []
 
 
 def test_a_wrong_placement_is_an_error_and_never_averaged(measure, monkeypatch):
-    real = placement.prove
+    real, why = proof.prove, reason("cpus-seen-outside", cpus="3", wanted="7")
 
     def wrong(pid, cell, host, buffers=None):
-        return {**real(pid, cell, host), "ok": False, "reason": "12 % of pages on node 3, not 7"}
+        return dataclasses.replace(real(pid, cell, host), ok=False, reason=why)
 
-    monkeypatch.setattr(placement, "prove", wrong)
+    monkeypatch.setattr(proof, "prove", wrong)
     record, _, _ = measure("handshake")
-    assert record["grade"] == "error" and record["reason"] == "12 % of pages on node 3, not 7"
+    assert record.grade == "error" and record.reason == why
 
 
 def test_numactl_binds_and_the_proof_sees_the_tool(measure, here):
     if not shutil.which("numactl"):
         pytest.skip("numactl is not installed")
-    cpu = here["cpus"][0]["cpu"] if here["cpus"][0]["allowed"] else None
-    if cpu is None:
-        pytest.skip("CPU 0 is not allowed here")
-    node = next(n["node"] for n in here["nodes"] if n["memory_bytes"] and n["allowed_memory"])
+    cpu = next(iter(here.usable))
+    node = next(n.number for n in here.nodes if n.memory_bytes and n.allowed_memory)
     cell = {
-        "cpus": str(cpu), "cpu_nodes": str(node), "numactl": [
-            "numactl", f"--physcpubind={cpu}", f"--membind={node}"],
-        "memory": {"policy": "bind", "nodes": str(node)},
-        "expects": {
-            "memory": {"proof": "required", "rule": "within", "nodes": str(node),
-                       "at_least": 0.98},
-            "cpus": {"proof": "required", "cpus": str(cpu)},
-        },
+        "cpus": str(cpu), "cpu_nodes": str(node), "memory": MemoryPolicy("bind", str(node)),
+        "expects": Expectation(
+            MemoryExpectation("required", "within", str(node), at_least=0.98),
+            CpuExpectation("required", str(cpu)),
+        ),
     }  # fmt: skip
     for do, protocol in (("handshake", "handshake"), ("sampled", "sampled")):
         record, _, folder = measure(do, protocol, cell)
-        assert record["grade"] == "verified", record["reason"]
-        assert record["argv"][0] == "numactl"
-        proofs = json.loads(_raw(folder, record, "placement"))["proofs"]
-        made = [proof for proof in proofs if proof["ok"]]  # the last look may come too late
+        assert record.grade == "verified", record.reason
+        assert record.argv[0] == "numactl"
+        proofs = json.loads(_raw(folder, record, "proof"))["proofs"]
+        made = [one for one in proofs if one["ok"]]  # the last look may come too late
         assert made[-1]["cpus"]["allowed"] == str(cpu)
 
 
 def test_a_node_without_room_is_said_before_the_start(measure, here):
-    node = here["nodes"][0]["node"]
-    bound = {"memory": {"policy": "bind", "nodes": str(node)}, "need_bytes": 1 << 60}
+    node = here.nodes[0].number
+    bound = {"memory": MemoryPolicy("bind", str(node)), "need_bytes": 1 << 60}
     record, _, _ = measure("handshake", cell=bound)
-    assert record["grade"] == "error"
-    assert f"not started: it needs 1073741824.0 GiB, node {node} has" in record["reason"]
-    loose = {"memory": {"policy": "default", "nodes": None}, "need_bytes": 1 << 60}
-    record, _, _ = measure("handshake", cell=loose)
-    assert record["grade"] == "verified" and "has to make room" in record["warnings"][0]
+    assert record.grade == "error" and record.reason.code == "no-room"
+    assert f"not started: it needs 1048576 TiB, node {node} has" in str(record.reason)
+    record, _, _ = measure("handshake", cell={"need_bytes": 1 << 60})
+    assert record.grade == "verified" and "has to make room" in str(record.warnings[0])
 
 
 def test_collectors_surround_the_measurement(measure, monkeypatch):
@@ -301,15 +304,15 @@ def test_collectors_surround_the_measurement(measure, monkeypatch):
 
     def start(cell, pid, options):
         told.append(options)
-        assert pid in process.descendants(os.getpid())
+        assert set(pid) <= set(kernel.descendants(os.getpid()))
         return Collection()
 
     monkeypatch.setattr(collectors, "start", start)
-    asked = {"perf": False, "interval_s": 1.0}
+    asked = CollectorRequest(perf=False)
     for do, protocol in (("handshake", "handshake"), ("sampled", "sampled")):
         record, _, folder = measure(do, protocol, collectors=asked)
         assert json.loads(_raw(folder, record, "collect"))["disturbance"]["other_share"] == 0.3
-        assert "others used 30% of this cell's CPU time (cron)" in record["warnings"]
+        assert "others used 30 % of this cell's CPU time (cron)" in map(str, record.warnings)
     measure("crash", collectors=asked)
     assert told == [asked, "stop"] * 3
 
@@ -319,8 +322,8 @@ def test_a_collector_fault_costs_no_process(measure, monkeypatch):
         raise Fault("perf is broken")
 
     monkeypatch.setattr(collectors, "start", start)
-    record, _, _ = measure("handshake", collectors={"perf": True})
-    assert record["grade"] == "error" and "perf is broken" in record["reason"]
+    record, _, _ = measure("handshake", collectors=CollectorRequest())
+    assert record.grade == "error" and "perf is broken" in str(record.reason)
 
 
 def test_raw_names_are_safe_for_any_cell():
@@ -328,3 +331,14 @@ def test_raw_names_are_safe_for_any_cell():
         "raw/0007-local-0-threads=2.collect.json.gz"
     )
     assert "/" not in trial.raw_name(7, "../../etc: x", "stdout")[4:]
+
+
+def test_a_tool_may_say_its_fault_with_a_code(measure):
+    tool = Fake("handshake")
+    given = {"event": "fault", "reason": {"code": "no-such-setting", "fields": {"name": "x"}}}
+    tool.argv = lambda found, options, cell: ["/bin/echo", json.dumps(given)]
+    record, _, _ = measure("handshake", tool=tool)
+    assert record.grade == "error" and record.reason == reason("no-such-setting", name="x")
+    tool.argv = lambda found, options, cell: ["/bin/echo", '{"event":"fault","what":"no disk"}']
+    record, _, _ = measure("handshake", tool=tool)
+    assert str(record.reason) == "no disk"

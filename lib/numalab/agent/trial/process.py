@@ -305,7 +305,7 @@ def start(
     try:
         if not child._report(60.0):
             raise Fault(reason("not-started", program=argv[0], why="its warden said nothing"))
-    except Fault:
+    except BaseException:
         child.end()
         raise
     return child
