@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -11,25 +12,43 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from numalab.agent import cpulist, drivers
+from numalab.agent.contract import (
+    SCHEMA,
+    Reason,
+    Request,
+    ToolRecord,
+    TrialRecord,
+    dumps,
+    from_json,
+    to_json,
+)
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.agent.plan import make as planning
-from numalab.agent.served.mysql import data, server, stage, wire
-from numalab.agent.trial import run
+from numalab.agent.served import client, dataset, instance
+from numalab.agent.served import trial as served
+from numalab.agent.served.mysql import instance as mysql
+from numalab.agent.served.mysql import server, wire
+from numalab.agent.served.mysql.data import SysbenchTables
+from numalab.agent.served.mysql.driver import final_results
+from numalab.agent.served.mysql.trial import MySQLTrial
+from numalab.agent.trial import journal, run
 
 # Whichever server there is, or the one whose program NUMALAB_TEST_SERVER names.
 NAMED = {"server": os.environ.get("NUMALAB_TEST_SERVER")}
+DRIVER = drivers.driver("mysql_server")
 try:
-    FOUND = drivers.driver("mysql_server").find(NAMED)
+    FOUND = DRIVER.find(NAMED)
     WHY = ""
 except Fault as fault:
-    FOUND, WHY = {}, str(fault)
-needs_server = pytest.mark.skipif(not FOUND, reason=WHY or "there is a server")
+    FOUND, WHY = ToolRecord("mysql_server"), str(fault)
+needs_server = pytest.mark.skipif(bool(WHY), reason=WHY or "there is a server")
 SIZE = {"tables": 2, "rows": 500}
 
 
@@ -39,7 +58,7 @@ def cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache") / ("deep-" * 20) / "x"
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(folder)
-    data.make(FOUND, resolved(), lambda event: None)
+    tables().make(lambda event: None)
     yield folder
     if before is None:
         del os.environ["XDG_CACHE_HOME"]
@@ -48,59 +67,66 @@ def cache(tmp_path_factory):
 
 
 def resolved(**options):
-    driver = drivers.driver("mysql_server")
     given = {**NAMED, **SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}
-    return driver.prepare(given, topology.read(), "0", "0")["options"]
+    return DRIVER.prepare(given, topology.read(), "0", "0").options
+
+
+def tables(options=None):
+    return SysbenchTables(FOUND, options or resolved())
 
 
 def request(**options):
-    return {
-        "schema": 1, "experiment": "mysql", "profile": "smoke", "host": "here",
+    asked = {
+        "schema": SCHEMA, "experiment": "mysql", "profile": "smoke", "host": "here",
         "tool": {"name": "mysql", "prefer": ["mysql_server"],
                  "options": {**NAMED, **SIZE, "clients": 2, "time_s": 1, "warmup_s": 0, **options}},
         "bindings": ["cpus-only"], "baseline": "cpus-only", "control": False, "blocks": 1,
         "seed": 1, "headline": "queries_per_second", "collectors": {"perf": False},
     }  # fmt: skip
+    return from_json(Request, asked)
 
 
-def measure(folder: Path, **options):
-    """Run one block of one cell; return the run's directory and its journal."""
+def measure(folder: Path, **options) -> list[TrialRecord]:
+    """Run one block of one cell; return its journal."""
     plan = planning.make(request(**options), topology.read())
-    run.run(plan, folder, emit=lambda event: None, lock=f"numalab-test-{os.getpid()}",
+    run.run(plan, folder, emit=lambda event: None, lock_name=f"numalab-test-{os.getpid()}",
             record=folder.parent / "settings.json")  # fmt: skip
-    return [json.loads(line) for line in (folder / "journal.ndjson").read_text().splitlines()]
+    return list(journal.read(folder / "journal.ndjson"))
 
 
-def perform(options=None, seats=None, sysbench=None, at=None, **changes):
+def raw_text(folder: Path, record: TrialRecord, kind: str) -> str:
+    return gzip.decompress((folder / record.raw[kind]).read_bytes()).decode()
+
+
+def perform(options=None, instances=None, sysbench=None, at=None, **changes):
     """Perform one trial in this process; ``at`` maps an event to what is done when it is said."""
-    events, told = [], Talk()
+    events, orders = [], Orders()
     options = {**(options or resolved()), **changes}
+    facts = {**FOUND.facts, "sysbench": sysbench or FOUND.facts["sysbench"]}
 
     def say(event):
         events.append(event)
         (at or {}).get(event["event"], lambda event: None)(event)
-        told.hear(event["event"])
+        orders.answer(event["event"])
 
-    mine = stage.say
-    stage.say = say
-    try:
-        status = stage.main(
-            ["--server", FOUND["path"], "--sysbench", sysbench or FOUND["sysbench"],
-             "--seats", json.dumps(seats or [{"name": "", "numactl": []}]),
-             "--options", json.dumps(options)], told)  # fmt: skip
-    finally:
-        stage.say = mine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(served, "say", say)
+        status = served.main(
+            MySQLTrial,
+            ["--tool", dumps(replace(FOUND, facts=facts)),
+             "--instances", json.dumps(instances or [{"name": "", "numactl": []}]),
+             "--options", json.dumps(options)], orders)  # fmt: skip
     return status, events
 
 
-class Talk(io.StringIO):
+class Orders(io.StringIO):
     """What the engine says: go after ready, quit after the result."""
 
     def __init__(self):
         super().__init__()
         self.next = ""
 
-    def hear(self, event):
+    def answer(self, event):
         self.next = {"ready": "go\n", "result": "quit\n"}.get(event, self.next)
 
     def readline(self, *_):
@@ -108,7 +134,13 @@ class Talk(io.StringIO):
 
 
 def fault_of(events):
-    return next(event["what"] for event in events if event["event"] == "fault")
+    """The sentence of the fault's reason."""
+    said = next(event for event in events if event["event"] == "fault")
+    return str(from_json(Reason, said["reason"]))
+
+
+def parsed_of(events):
+    return DRIVER.parse("\n".join(json.dumps(event) for event in events))
 
 
 def servers_alive(folder) -> list:
@@ -159,7 +191,7 @@ def test_a_server_is_named_with_vendor_version_and_build(tmp_path, said, vendor,
 
 
 def test_the_vendor_that_is_asked_for_is_found_or_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "_FOLDERS", ())
+    monkeypatch.setattr(server, "FOLDERS", ())
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(Fault, match="no MySQL or MariaDB server"):
         server.find()
@@ -219,12 +251,12 @@ def test_last_words_are_the_errors_without_their_time(tmp_path):
         "2026-11-21T15:19:04.123456Z 0 [ERROR] [MY-010119] [Server] Aborting\n"
         "2026-11-21T15:19:04.123456Z 1 [ERROR] [MY-012574] [InnoDB] Unable to lock ./ibdata1\n"
     )
-    assert server.last_words(log) == ": [ERROR] [MY-012574] [InnoDB] Unable to lock ./ibdata1"
+    assert server.error_words(log) == "[ERROR] [MY-012574] [InnoDB] Unable to lock ./ibdata1"
     log.write_text("libnuma: Warning: cpu argument 9 is out of range\n\nusage: numactl\n -i x\n")
-    assert server.last_words(log) == ": libnuma: Warning: cpu argument 9 is out of range"
-    assert server.last_words(tmp_path / "none") == ""
+    assert server.error_words(log) == "libnuma: Warning: cpu argument 9 is out of range"
+    assert server.error_words(tmp_path / "none") == ""
     log.write_text("[ERROR] Error: 28 \"No space left on device\"\n")
-    assert "disk is full" in server.out_of_space(log)
+    assert "disk is full" in instance.out_of_space(log)
 
 
 # --- the data set -----------------------------------------------------------------------------
@@ -232,20 +264,20 @@ def test_last_words_are_the_errors_without_their_time(tmp_path):
 
 @needs_server
 def test_the_data_set_is_whole_and_its_copies_follow_it(cache):
-    options = resolved()
-    place = data.place(server.find(FOUND["path"]), options)
-    record = data.known(place)
-    assert (record["tables"], record["rows"]) == (2, 500) and record["server"] == FOUND["server"]
-    first = data.take(place, 5)
+    made = tables()
+    place, record = made.folder, made.record()
+    assert (record["tables"], record["rows"]) == (2, 500)
+    assert record["server"] == FOUND.facts["server"]
+    first = made.take(5)
     assert first.how in ("copied", "cloned") and first.bytes == record["bytes"]
     with pytest.raises(Fault, match="in use by another server"):
-        data.take(place, 5)
+        made.take(5)
     os.close(first.lock)
-    data.is_clean(place, 5)
-    again = data.take(place, 5)
+    made.mark_clean(5)
+    again = made.take(5)
     assert again.how == "reused" and Path(again.datadir).is_dir()
     os.close(again.lock)
-    dirty = data.take(place, 5)  # nobody said that it is clean
+    dirty = made.take(5)  # nobody said that it is clean
     assert dirty.how in ("copied", "cloned")
     os.close(dirty.lock)
     for name, size in record["files"].items():
@@ -256,27 +288,26 @@ def test_the_data_set_is_whole_and_its_copies_follow_it(cache):
 
 @needs_server
 def test_a_data_set_that_lost_a_file_is_none(cache, tmp_path):
-    place = data.place(server.find(FOUND["path"]), resolved())
+    made = tables()
     copy = tmp_path / "set"
-    shutil.copytree(place / "pristine", copy / "pristine")
-    shutil.copy(place / "data.json", copy)
-    assert data.known(copy)
+    shutil.copytree(made.folder / "pristine", copy / "pristine")
+    shutil.copy(made.folder / "data.json", copy)
+    made.folder = copy
+    assert made.record()
     (copy / "pristine" / "ibdata1").unlink()
-    assert data.known(copy) is None
+    assert made.record() is None
     with pytest.raises(Fault, match="no whole data set"):
-        data.take(copy)
+        made.take()
 
 
 @needs_server
 def test_a_preparation_that_is_killed_leaves_no_data_set(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    options = {**resolved(), "rows": 200_000}
-    command = [sys.executable, "-m", "numalab.agent.served.mysql.data",
-               json.dumps({"found": FOUND, "options": options})]  # fmt: skip
-    maker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
-                             env={**os.environ, **data.environment()})  # fmt: skip
-    folder = data.place(server.find(FOUND["path"]), options)
-    making = folder.parent / f".making-{folder.name}"
+    made = tables({**resolved(), "rows": 200_000})
+    maker = subprocess.Popen([sys.executable, "-m", made.module, made.arguments()],
+                             stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, **dataset.environment()})  # fmt: skip
+    making = made.folder.parent / f".making-{made.folder.name}"
     while "loading" not in maker.stdout.readline():
         assert maker.poll() is None
     assert servers_alive(making / "pristine")
@@ -287,15 +318,16 @@ def test_a_preparation_that_is_killed_leaves_no_data_set(tmp_path, monkeypatch):
     while servers_alive(making / "pristine") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not servers_alive(making / "pristine")
-    assert making.is_dir() and not folder.exists() and data.known(folder) is None
+    assert making.is_dir() and not made.folder.exists() and made.record() is None
 
-    def fail(*_):
-        assert not making.exists()  # what the killed one left is gone before another begins
-        raise Fault("enough", None)
+    def fail(datadir, *_):
+        assert not list(datadir.iterdir())  # what the killed one left is gone
+        raise Fault("enough")
 
-    monkeypatch.setattr(data, "_make", fail)
+    monkeypatch.setattr(made, "fill", fail)
     with pytest.raises(Fault, match="enough"):
-        data.make(FOUND, options, lambda event: None)
+        made.make(lambda event: None)
+    assert not making.exists()
 
 
 @needs_server
@@ -306,13 +338,15 @@ def test_a_disk_that_is_too_small_is_named(tmp_path, monkeypatch):
         pytest.skip("no file system can be mounted here")
     try:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        with pytest.raises(Fault, match=r"needs about .* GiB of disk .* are free"):
+        with pytest.raises(Fault, match=r"needs about .* GiB of disk .* are free") as caught:
             resolved(rows=50_000)
-        monkeypatch.setattr(data, "free_bytes", lambda: 1 << 40)
+        assert caught.value.reason.code == "data-needs-disk"
+        monkeypatch.setattr(dataset, "free_bytes", lambda: 1 << 40)
+        made = tables(resolved(rows=400_000))
         with pytest.raises(Fault) as caught:
-            data.make(FOUND, resolved(rows=400_000), lambda event: None)
+            made.make(lambda event: None)
         assert "the disk is full" in str(caught.value)
-        assert not [p for p in data.cache_folder().iterdir() if p.name != ".lock"]
+        assert not [p for p in made.folder.parent.iterdir() if p.name != ".lock"]
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
@@ -322,30 +356,26 @@ def test_a_disk_that_is_too_small_is_named(tmp_path, monkeypatch):
 
 @needs_server
 def test_a_trial_measures_and_reuses_its_copy(cache, tmp_path):
-    driver = drivers.driver("mysql_server")
     records = [measure(tmp_path / name)[0] for name in ("one", "two")]
     for record in records:
-        assert record["grade"] == "verified", record["reason"]
-        assert record["argv"][0] == "python3"  # no path of the host's, wherever its Python is
-    import gzip
-
-    text = gzip.decompress((tmp_path / "two" / record["raw"]["stdout"]).read_bytes()).decode()
-    parsed = driver.parse(text)
-    told = next(r for r in parsed if r["kind"] == "server")
-    assert told["data"] == "reused" and told["variables"]["skip_networking"] == "ON"
-    assert "innodb_numa_interleave = OFF" in told["config"]
+        assert record.grade == "verified", record.reason
+        assert record.argv[0] == "python3"  # no path of the host's, wherever its Python is
+    text = raw_text(tmp_path / "two", record, "stdout")
+    parsed = DRIVER.parse(text)
+    about = next(r for r in parsed if r["kind"] == "server")
+    assert about["data"] == "reused" and about["variables"]["skip_networking"] == "ON"
+    assert "innodb_numa_interleave = OFF" in about["config"]
     assert str(cache) not in text and os.path.expanduser("~/") not in text
-    rows = {row["metric"]: row for row in driver.metrics(parsed)}
-    assert all(row["point"] == "" for row in rows.values())
+    rows = {row.metric: row for row in DRIVER.metrics(parsed)}
+    assert all(row.point == "" for row in rows.values())
     for name in ("queries_per_second", "latency_p50", "latency_p99", "cpu_per_query"):
-        assert rows[name]["value"] > 0, rows[name]
-    assert rows["latency_p50"]["value"] <= rows["latency_p99"]["value"]
-    assert rows["pool_reads"]["value"] == rows["errors"]["value"] == 0
+        assert rows[name].value > 0, rows[name]
+    assert rows["latency_p50"].value <= rows["latency_p99"].value
+    assert rows["pool_reads"].value == rows["errors"].value == 0
     # The proof is of the server, not of the client or of the trial's own process.
-    placement = gzip.decompress((tmp_path / "two" / record["raw"]["placement"]).read_bytes())
-    for proof in json.loads(placement)["proofs"]:
+    for proof in json.loads(raw_text(tmp_path / "two", record, "proof"))["proofs"]:
         assert proof["memory"]["processes"] == 1 and proof["cpus"]["threads"] > 5
-    assert not servers_alive(data.cache_folder())
+    assert not servers_alive(dataset.cache_folder())
 
 
 @needs_server
@@ -353,22 +383,20 @@ def test_the_warm_up_is_in_no_figure(cache):
     options = resolved(warmup_s=1, time_s=2)
     status, events = perform(options)
     assert status == 0, events[-1]
-    driver = drivers.driver("mysql_server")
-    parsed = driver.parse("\n".join(json.dumps(event) for event in events))
+    parsed = parsed_of(events)
     asked = next(r for r in parsed if r["kind"] == "run")
     assert asked["lead_s"] >= 2 and 1.5 < asked["elapsed_s"] < 3
-    final = driver._final(parsed, asked)
+    final = final_results(parsed, asked)
     assert abs(final["queries"] / final["queries_per_second"] - 2) < 0.2
-    told = [r for r in parsed if r["kind"] == "histogram" and "checkpoint_s" not in r]
+    buckets = [r for r in parsed if r["kind"] == "histogram" and "checkpoint_s" not in r]
     # sysbench resets one after the other, while its threads go on.
-    assert abs(sum(r["count"] for r in told) / final["transactions"] - 1) < 0.02
+    assert abs(sum(r["count"] for r in buckets) / final["transactions"] - 1) < 0.02
     warm = [r for r in parsed if r.get("name") == "transactions" and "checkpoint_s" in r]
     assert len(warm) == 1  # what the checkpoint took away
     asked_for = next(e for e in events if e["event"] == "run")["status"]["Com_select"]
     assert abs(asked_for / final["queries"] - 1) < 0.1
-    assert [s["t_s"] for s in driver.samples(parsed) if s["metric"] == "queries_per_second"] in (
-        [1.0], [1.0, 2.0]
-    )  # fmt: skip
+    series = [s.t_s for s in DRIVER.samples(parsed) if s.metric == "queries_per_second"]
+    assert series in ([1.0], [1.0, 2.0])
 
 
 @needs_server
@@ -380,21 +408,19 @@ def test_a_workload_that_writes_gets_a_fresh_copy(cache):
     assert events[0]["data"] in ("copied", "cloned")
     run_event = next(event for event in events if event["event"] == "run")
     assert "write:" in run_event["text"] and run_event["exit_status"] == 0
-    driver = drivers.driver("mysql_server")
-    parsed = driver.parse("\n".join(json.dumps(event) for event in events))
-    assert driver.failure(parsed, options) is None
-    assert {row["metric"]: row["value"] for row in driver.metrics(parsed)}[
-        "transactions_per_second"
-    ] > 0
+    parsed = parsed_of(events)
+    assert DRIVER.failure(parsed, options) is None
+    values = {row.metric: row.value for row in DRIVER.metrics(parsed)}
+    assert values["transactions_per_second"] > 0
 
 
 @needs_server
 def test_a_server_that_refuses_to_start_is_quoted(cache, tmp_path):
     records = measure(tmp_path / "run", server_options={"innodb_page_size": 4096})
-    assert records[0]["grade"] == "error"
-    assert "refused to start" in records[0]["reason"] and "page" in records[0]["reason"]
-    assert "exit status 3" not in records[0]["reason"]
-    assert measure(tmp_path / "next")[0]["grade"] == "verified"
+    assert records[0].grade == "error" and records[0].reason.code == "server-refused-to-start"
+    assert "refused to start" in str(records[0].reason) and "page" in str(records[0].reason)
+    assert "exit status 3" not in str(records[0].reason)
+    assert measure(tmp_path / "next")[0].grade == "verified"
 
 
 @needs_server
@@ -411,7 +437,7 @@ def test_a_server_that_dies_in_the_middle_is_an_error_and_costs_only_its_copy(ca
 
 @needs_server
 def test_a_server_that_hangs_at_shutdown_is_killed(cache, monkeypatch):
-    monkeypatch.setattr(server, "STOP_LIMIT_S", 0.5)
+    monkeypatch.setattr(instance, "STOP_LIMIT_S", 0.5)
     pids = []
 
     def freeze(event):
@@ -425,8 +451,8 @@ def test_a_server_that_hangs_at_shutdown_is_killed(cache, monkeypatch):
 
 @needs_server
 def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypatch):
-    monkeypatch.setattr(stage, "CLIENT_GRACE_S", 0.5)
-    monkeypatch.setattr(stage, "ASK_LIMIT_S", 0.5)
+    monkeypatch.setattr(client, "GRACE_S", 0.5)
+    monkeypatch.setattr(mysql, "ASK_LIMIT_S", 0.5)
 
     def freeze(event, after_s):
         threading.Timer(after_s, os.kill, (event["pids"][0], signal.SIGSTOP)).start()
@@ -436,7 +462,7 @@ def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypat
     assert "sysbench did not end within 0 s after its 3 s and was killed" in fault_of(events)
     status, events = perform(at={"ready": lambda e: os.kill(e["pids"][0], signal.SIGSTOP)})
     assert status == 3 and "the server did not answer either" in fault_of(events)
-    assert not servers_alive(data.cache_folder())
+    assert not servers_alive(dataset.cache_folder())
 
 
 @needs_server
@@ -451,15 +477,15 @@ def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypat
     ],
 )  # fmt: skip
 def test_a_client_that_fails_is_quoted(cache, tmp_path, script, words):
-    client = tmp_path / "sysbench"
-    client.write_text(f"#!/bin/sh\n{script}\n")
-    client.chmod(0o755)
-    status, events = perform(sysbench=str(client))
+    fake = tmp_path / "sysbench"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    status, events = perform(sysbench=str(fake))
     assert status == 3 and fault_of(events).startswith(words)
 
 
 @needs_server
-def test_a_client_whose_cpus_are_gone_is_told(cache):
+def test_a_client_whose_cpus_are_gone_is_named(cache):
     status, events = perform(client_cpus="4095")
     assert status == 3 and "CPUs 4095: they are offline or outside" in fault_of(events)
 
@@ -468,48 +494,48 @@ def test_a_client_whose_cpus_are_gone_is_told(cache):
 def test_a_binding_that_numactl_refuses_is_quoted(cache):
     if not shutil.which("numactl"):
         pytest.skip("numactl is not installed")
-    seats = [{"name": "", "numactl": ["numactl", "--physcpubind=4095"]}]
-    status, events = perform(seats=seats)
+    instances = [{"name": "", "numactl": ["numactl", "--physcpubind=4095"]}]
+    status, events = perform(instances=instances)
     assert status == 3 and "refused to start" in fault_of(events)
     assert "4095" in fault_of(events) and "usage" not in fault_of(events)
 
 
 @needs_server
 def test_several_instances_run_at_the_same_time(cache):
-    seats = [{"name": f"instance {n}", "numactl": []} for n in (1, 2)]
+    instances = [{"name": f"instance {n}", "numactl": []} for n in (1, 2)]
     pids = []
-    status, events = perform(seats=seats, at={"ready": lambda e: pids.extend(e["pids"])},
+    status, events = perform(instances=instances, at={"ready": lambda e: pids.extend(e["pids"])},
                              **{"rate": 200})  # fmt: skip
     assert status == 0 and len(set(pids)) == 2
-    driver = drivers.driver("mysql_server")
-    parsed = driver.parse("\n".join(json.dumps(event) for event in events))
-    rows = [r for r in driver.metrics(parsed) if r["metric"] == "queries_per_second"]
-    assert [row["point"] for row in rows] == ["instance 1", "instance 2"]
-    assert all(100 < row["value"] < 260 for row in rows)
-    assert {s["point"] for s in driver.samples(parsed)} <= {"instance 1", "instance 2"}
+    parsed = parsed_of(events)
+    rows = [row for row in DRIVER.metrics(parsed) if row.metric == "queries_per_second"]
+    assert [row.point for row in rows] == ["instance 1", "instance 2"]
+    assert all(100 < row.value < 260 for row in rows)
+    assert {one.point for one in DRIVER.samples(parsed)} <= {"instance 1", "instance 2"}
 
 
 @needs_server
 def test_an_agent_that_is_killed_leaves_no_server(cache, tmp_path):
     plan = planning.make(request(time_s=30), topology.read())
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "plan.json").write_text(json.dumps(to_json(plan)))
     code = (
         "import sys, json, pathlib; from numalab.agent.trial import run; "
-        "run.run(json.load(open(sys.argv[1])), pathlib.Path(sys.argv[2]), lock=sys.argv[3], "
-        "emit=lambda e: None)"
+        "from numalab.agent.contract import Plan, from_json; "
+        "run.run(from_json(Plan, json.load(open(sys.argv[1]))), pathlib.Path(sys.argv[2]), "
+        "lock_name=sys.argv[3], emit=lambda e: None)"
     )
     agent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "plan.json"), str(tmp_path / "run"),
-         f"numalab-test-{os.getpid()}"], env={**os.environ, **data.environment()})  # fmt: skip
+         f"numalab-test-{os.getpid()}"], env={**os.environ, **dataset.environment()})  # fmt: skip
     deadline = time.monotonic() + 20
-    while not servers_alive(data.cache_folder()) and time.monotonic() < deadline:
+    while not servers_alive(dataset.cache_folder()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    alive = servers_alive(data.cache_folder())
+    alive = servers_alive(dataset.cache_folder())
     agent.kill()
     agent.wait()
-    while servers_alive(data.cache_folder()) and time.monotonic() < deadline:
+    while servers_alive(dataset.cache_folder()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert alive and not servers_alive(data.cache_folder())
+    assert alive and not servers_alive(dataset.cache_folder())
 
 
 # --- the wire ---------------------------------------------------------------------------------
@@ -518,17 +544,17 @@ def test_an_agent_that_is_killed_leaves_no_server(cache, tmp_path):
 @needs_server
 def test_the_wire_reads_values_of_all_lengths(cache):
     options = resolved()
-    copy = data.take(data.place(server.find(FOUND["path"]), options), 7)
-    found = server.find(FOUND["path"])
-    chosen = server.settings(found, options)
-    Path(copy.datadir, server.CONFIG).write_text(server.config_text(found, chosen))
-    running = server.Running(found, copy.datadir, keep_open=(copy.lock,))
+    copy = tables(options).take(7)
+    found = server.find(FOUND.path)
+    running = mysql.RunningMySQL(
+        found, copy.datadir, server.settings(found, options), options, keep_open=(copy.lock,)
+    )
     try:
         running.wait_until_it_answers()
         with running.connect() as session:
             row = session.query("SELECT 1, NULL, '', REPEAT('x', 300), REPEAT('y', 70000)")[0]
             assert row == ("1", None, "", "x" * 300, "y" * 70000)
-            with pytest.raises(wire.Refused, match="error 1064") as caught:
+            with pytest.raises(wire.QueryRefused, match="error 1064") as caught:
                 session.query("nonsense")
             assert caught.value.code == 1064
             assert session.pairs("SHOW GLOBAL VARIABLES LIKE 'skip_networking'") == {
@@ -557,8 +583,8 @@ def test_the_server_does_not_inherit_the_clients_cpus(cache):
         for prefix in ([], ["numactl", f"--physcpubind={first}"]):
             if prefix and not shutil.which("numactl"):
                 continue
-            seats = [{"name": "", "numactl": prefix}]
-            status, events = perform(seats=seats, client_cpus=last, at={"ready": look})
+            instances = [{"name": "", "numactl": prefix}]
+            status, events = perform(instances=instances, client_cpus=last, at={"ready": look})
             assert status == 0, fault_of(events)
             os.sched_setaffinity(0, mine)
     finally:
