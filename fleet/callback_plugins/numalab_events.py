@@ -1,7 +1,8 @@
 """Ansible's results as lines of JSON for the command that started the playbook.
 
-Each is {"kind", "host", "task", "rc", "stdout", "stderr", "msg"}; kind is start, ok, failed,
-unreachable or retry. They go to the descriptor that NUMALAB_EVENTS_FD names.
+Each is {"kind", "host", "step", "task", "rc", "stdout", "stderr", "msg"}. Kind is start, ok,
+failed, unreachable or retry; step is the task's variable numalab_step, null for most; task is its
+name for a reader. They go to the descriptor that NUMALAB_EVENTS_FD names.
 """
 
 import json
@@ -26,6 +27,7 @@ class CallbackModule(CallbackBase):
     def _put(self, kind, host, task, result=None):
         result = result or {}
         event = {"kind": kind, "host": host.get_name(), "task": task.get_name()}
+        event["step"] = (task.vars or {}).get("numalab_step")
         event.update({key: result.get(key) for key in ("rc", "stdout", "stderr", "msg")})
         line = memoryview((json.dumps(event, default=str) + "\n").encode())
         descriptor = int(os.environ["NUMALAB_EVENTS_FD"])

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import platform
 import re
 import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from numalab.agent.contract import SCHEMA, to_json
 from numalab.agent.errors import Fault
 from numalab.lab import commands as lab
+from numalab.show import escape
+
+if TYPE_CHECKING:
+    from numalab import session
 
 app = typer.Typer(
     name="numalab",
@@ -48,7 +56,7 @@ def main() -> None:
 
 
 def _fail(words: str, code: int) -> None:
-    print(f"numalab: {words}", file=sys.stderr)
+    print(escape.terminal(f"numalab: {words}"), file=sys.stderr)
     sys.exit(code)
 
 
@@ -56,8 +64,12 @@ def _width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
+def _print(text: object) -> None:
+    print(escape.terminal(text))
+
+
 def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    _print(json.dumps(to_json(data), indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -74,7 +86,7 @@ def host(
         emulated, why = state.emulated(shape, settings)
         _print_json(
             {
-                "schema": 1,
+                "schema": SCHEMA,
                 "host": platform.node() if root == Path("/") else None,
                 "emulated": emulated,
                 "emulated_why": why,
@@ -84,7 +96,7 @@ def host(
         )
         return
     found = describe.tools() if root == Path("/") else []
-    print(describe.text(shape, settings, found, _width()))
+    _print(describe.text(shape, settings, found, _width()))
 
 
 @app.command()
@@ -102,63 +114,124 @@ def doctor(
     from numalab.agent.host import doctor as examination
 
     output, status = examination.run(str(root), ignore or [], as_json, _width())
-    print(output)
+    _print(output)
     sys.exit(status)
 
 
-ExperimentName = Annotated[str, typer.Argument(help="Its name (numalab list), or a YAML file.")]
-Program = Annotated[
-    list[str] | None,
-    typer.Argument(help="For 'command': the program and its arguments, after --.", show_default=""),
-]
-ProfileName = Annotated[
-    str, typer.Option("--profile", "-p", help="smoke, quick or full; paper where the file has it.")
+ExperimentName = Annotated[
+    str | None, typer.Argument(help="Its name (numalab list), or a YAML file.", show_default=False)
 ]
 HostName = Annotated[str | None, typer.Option("--host", help="The name results go under.")]
-Bindings = Annotated[
-    list[str] | None,
-    typer.Option("--binding", "-b", help="Instead of the file's: local, remote:farthest, …"),
-]
-Cases = Annotated[
-    list[str] | None, typer.Option("--case", help="Only this case of the experiment's cases.")
-]
-Blocks = Annotated[int | None, typer.Option(min=1, help="Instead of the profile's.")]
-Seed = Annotated[int | None, typer.Option(help="Of the order of trials; drawn if not given.")]
-ToolName = Annotated[str | None, typer.Option("--tool", help="The one tool to measure with.")]
-TimeLimit = Annotated[
-    float | None, typer.Option(min=0.001, help="Seconds a trial may take; else 10 × the planned.")
-]
-Options = Annotated[
-    list[str] | None, typer.Option("--set", help="An option of the tool: key=value.")
-]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be measured, by the options that `plan` and `run` share."""
+
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="For 'command': the program and its arguments, after --.", show_default=False
+        ),
+    ] = None
+    profile: Annotated[
+        str,
+        typer.Option("--profile", "-p", help="smoke, quick or full; paper where the file has it."),
+    ] = "quick"
+    host_name: HostName = None
+    binding: Annotated[
+        list[str] | None,
+        typer.Option("--binding", "-b", help="Instead of the file's: local, remote:farthest, …"),
+    ] = None
+    case: Annotated[
+        list[str] | None, typer.Option(help="Only this case of the experiment's cases.")
+    ] = None
+    blocks: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Instead of the profile's.")
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Of the order of trials; drawn if not given.")
+    ] = None
+    tool: Annotated[str | None, typer.Option(help="The one tool to measure with.")] = None
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the tool: key=value.")
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds a trial may take; else 10 × the planned."),
+    ] = None
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether anything is asked that is of one experiment."""
+        own = (self.program, self.binding, self.case, self.blocks, self.tool, self.option)
+        return any(item is not None for item in (*own, self.time_limit))
+
+    def of(self, name: str, collect: bool = True) -> session.Asked:
+        """Return what is wanted of an experiment."""
+        from numalab import session
+
+        loaded, _ = session.load(name)
+        options = dict(_key_value(text) for text in self.option or [])
+        if self.program and loaded.tool.name != "command":
+            raise Fault(
+                f"experiment {loaded.name} measures with its own tool and takes no program",
+                f"for a program of your own: numalab run command -- {' '.join(self.program)}",
+            )
+        if self.program:
+            options["argv"] = self.program
+        return session.asked(
+            name,
+            self.profile,
+            self.host_name or platform.node(),
+            seed=self.seed,
+            bindings=[_binding(text) for text in self.binding] if self.binding else None,
+            cases=self.case or None,
+            blocks=self.blocks,
+            tool=self.tool,
+            options=options,
+            collectors=None if collect else False,
+            time_limit_s=self.time_limit,
+        )
+
+
+def _asking(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Wanted`, after its first parameter."""
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = inspect.signature(Wanted, eval_str=True).parameters
+
+    def asked(**given: Any) -> None:
+        wanted = Wanted(**{name: given.pop(name) for name in shared})
+        command(wanted=wanted, **given)
+
+    first, *rest = [one for name, one in own.items() if name != "wanted"]
+    parameters = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (first, *shared.values(), *rest)
+    ]
+    asked.__name__, asked.__doc__ = command.__name__, command.__doc__
+    asked.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    asked.__annotations__ = {one.name: one.annotation for one in parameters}
+    return asked
 
 
 @app.command()
+@_asking
 def plan(
-    experiment: ExperimentName,
-    program: Program = None,
-    profile: ProfileName = "quick",
-    host_name: HostName = None,
-    binding: Bindings = None,
-    case: Cases = None,
-    blocks: Blocks = None,
-    seed: Seed = None,
-    tool: ToolName = None,
-    option: Options = None,
-    time_limit: TimeLimit = None,
+    experiment: ExperimentName = None,
     request_only: Annotated[
         bool, typer.Option("--request", help="Print the request, for an agent on another host.")
     ] = False,
     as_json: Json = False,
+    *,
+    wanted: Wanted,
 ) -> None:
     """Show what a run would do here: cells, bindings, skipped ones and why, trials, duration."""
     from numalab import launch
-    from numalab.agent.plan import make as planning
+    from numalab.agent.plan import show
 
-    request = _request(
-        experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
-        time_limit,
-    )  # fmt: skip
+    if experiment is None:
+        raise Fault("name an experiment", "numalab list shows them")
+    request = wanted.of(experiment).request
     if request_only:
         _print_json(request)
         return
@@ -166,25 +239,14 @@ def plan(
     if as_json:
         _print_json(made)
     else:
-        print(planning.text(made, _width()))
+        _print(show.text(made, _width()))
 
 
 @app.command()
+@_asking
 def run(
-    experiment: Annotated[
-        str | None, typer.Argument(help="Its name (numalab list), or a YAML file.")
-    ] = None,
-    program: Program = None,
+    experiment: ExperimentName = None,
     every: Annotated[bool, typer.Option("--all", help="Every experiment, one by one.")] = False,
-    profile: ProfileName = "quick",
-    host_name: HostName = None,
-    binding: Bindings = None,
-    case: Cases = None,
-    blocks: Blocks = None,
-    seed: Seed = None,
-    tool: ToolName = None,
-    option: Options = None,
-    time_limit: TimeLimit = None,
     collect: Annotated[
         bool, typer.Option("--collectors/--no-collectors", help="Counters beside the tool.")
     ] = True,
@@ -195,11 +257,19 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(help="Complete an unfinished run directory.")
     ] = None,
+    own_file: Annotated[
+        Path | None,
+        typer.Option("--experiment", help="With --resume: your file that it was measured by."),
+    ] = None,
+    begun_elsewhere: Annotated[
+        bool,
+        typer.Option("--begun-elsewhere", help="With --resume: trust the run's recorded plan."),
+    ] = False,
     notebook: Annotated[
         bool, typer.Option("--notebook/--no-notebook", help="Execute the notebook after it.")
     ] = True,
     hosts: Annotated[
-        str | None, typer.Option("--hosts", help="On these hosts of the inventory: a group.")
+        str | None, typer.Option(help="On these hosts of the inventory: a group.")
     ] = None,
     inventory: Annotated[
         list[Path] | None,
@@ -209,97 +279,63 @@ def run(
         bool, typer.Option("--stop", help="With --hosts: end what this command left running.")
     ] = False,
     as_json: Json = False,
+    *,
+    wanted: Wanted,
 ) -> None:
     """Measure: every binding in randomised blocks, each placement proven, results stored."""
-    from numalab import session
-
-    given = [bool(experiment), every, resume is not None]
-    if sum(given) != 1:
+    if sum([experiment is not None, every, resume is not None]) != 1:
         raise Fault("name one experiment, or --all, or --resume DIR", "numalab list shows them")
-    settings = session.Settings(
-        allow_host_changes=allow_host_changes, notebook=notebook, as_json=as_json
-    )
+    if resume is None and (own_file or begun_elsewhere):
+        raise Fault("--experiment and --begun-elsewhere go with --resume")
     if hosts is None and (inventory or stop):
         raise Fault("--inventory and --stop need --hosts", "name a group or a host with it")
-    if hosts is not None and (resume is not None or host_name is not None):
+    if hosts is not None and (resume is not None or wanted.host_name is not None):
         raise Fault(
             "--hosts goes with neither --resume nor --host",
             "the same command completes what is missing, and the inventory names the hosts",
         )
+    if every and wanted.narrowed:
+        raise Fault("--all takes no -b, --case, --blocks, --tool, --set, --time-limit, no program")
+    from numalab import session
+
+    settings = session.Settings(
+        allow_host_changes=allow_host_changes,
+        notebook=notebook,
+        as_json=as_json,
+        begun_elsewhere=begun_elsewhere,
+    )
     if resume is not None:
-        session.resume(resume, settings)
+        session.resume(resume, settings, own_file)
         return
-    if every:
-        narrowed = (binding, case, blocks, tool, option, program, time_limit)
-        if any(item is not None for item in narrowed):
-            raise Fault(
-                "--all takes no -b, --case, --blocks, --tool, --set, --time-limit, no program"
-            )
-        if hosts is None:
-            session.run_all(profile, host_name or platform.node(), seed, settings, collect)
-            return
-        requests = session.all_requests(profile, "", seed, settings, collect)
+    if experiment is not None:
+        asked = [wanted.of(experiment, collect)]
     else:
-        assert experiment is not None
-        request = _request(
-            experiment, program, profile, host_name, binding, case, blocks, seed, tool, option,
-            time_limit, collect,
-        )  # fmt: skip
-        requests = [(request, _load(experiment))]
-        if hosts is None:
-            session.run(*requests[0], settings)
-            return
+        own_name = wanted.host_name or platform.node()
+        asked = session.all_asked(wanted.profile, own_name, wanted.seed, settings, collect)
+    if hosts is not None:
+        _on_hosts(asked, hosts, inventory, settings, wanted.seed, stop)
+    elif every:
+        session.run_all(asked, settings)
+    else:
+        session.run(asked[0], settings)
+
+
+def _on_hosts(
+    asked: list[session.Asked],
+    group: str,
+    inventory: list[Path] | None,
+    settings: session.Settings,
+    seed: int | None,
+    stop: bool,
+) -> None:
     from numalab import fleet
 
     found = inventory or fleet.inventories()
     if stop:
-        said = fleet.stop(requests, hosts, found, settings, seed=seed)
-        print("\n".join(f"{host}: {what}" for host, what in said.items()))
+        outcome = fleet.stop(asked, group, found, settings, seed=seed)
+        _print("\n".join(f"{host}: {what}" for host, what in outcome.items()))
     else:
-        fleet.run(requests, hosts, found, settings, seed=seed)
-
-
-def _load(name: str) -> Any:
-    from numalab import experiments
-
-    return experiments.load(name)
-
-
-def _request(
-    name: str,
-    program: list[str] | None,
-    profile: str,
-    host_name: str | None,
-    binding: list[str] | None,
-    case: list[str] | None,
-    blocks: int | None,
-    seed: int | None,
-    tool: str | None,
-    option: list[str] | None,
-    time_limit: float | None,
-    collect: bool = True,
-) -> dict[str, Any]:
-    loaded = _load(name)
-    options = dict(_key_value(text) for text in option or [])
-    if program and loaded.tool.name != "command":
-        raise Fault(
-            f"experiment {loaded.name} measures with its own tool and takes no program",
-            f"for a program of your own: numalab run command -- {' '.join(program)}",
-        )
-    if program:
-        options["argv"] = program
-    return loaded.request(
-        profile,
-        host_name or platform.node(),
-        seed=seed,
-        bindings=[_binding(text) for text in binding] if binding else None,
-        cases=case or None,
-        blocks=blocks,
-        tool=tool,
-        options=options,
-        collectors=None if collect else False,
-        time_limit_s=time_limit,
-    )
+        fleet.run(asked, group, found, settings, seed=seed)
 
 
 def _key_value(text: str) -> tuple[str, Any]:
@@ -355,7 +391,7 @@ def list_runs(
     if as_json:
         _print_json(rows)
     else:
-        print(listing.text(rows, _width()))
+        _print(listing.text(rows, _width()))
 
 
 @app.command()
@@ -383,7 +419,7 @@ def check(
     if as_json:
         _print_json([result.as_dict() for result in results])
     else:
-        print("\n".join(result.text() for result in results))
+        _print("\n".join(result.text() for result in results))
     if any(result.faults for result in results):
         sys.exit(1)
 
@@ -405,7 +441,7 @@ def compare(
     if as_json:
         _print_json(frame.to_dicts())
     else:
-        print(comparison.text(frame, _width()))
+        _print(comparison.text(frame, _width()))
 
 
 @app.command()
@@ -422,7 +458,7 @@ def report(
     """Render the performance article over runs: HTML (and PDF by Quarto)."""
     from numalab.pages import report as reporting
 
-    reporting.make(runs, host=host_name, out=out, engine=engine, say=print)
+    reporting.make(runs, host=host_name, out=out, engine=engine, say=_print)
 
 
 @app.command()
@@ -431,7 +467,7 @@ def restore() -> None:
     from numalab.agent.trial import settings as changes
 
     for line in changes.restore() or ["nothing to put back"]:
-        print(line)
+        _print(line)
 
 
 @app.command()
@@ -441,7 +477,7 @@ def agent(
     """Write the agent as one file that runs on any host with Python 3.9 and nothing else."""
     from numalab import agent_archive
 
-    print(agent_archive.build(file))
+    _print(agent_archive.build(file))
 
 
 @app.command()
@@ -451,16 +487,18 @@ def parse(
     as_json: Json = False,
 ) -> None:
     """Print what the parser of a tool reads from a captured output."""
-    from numalab import listing
-    from numalab.agent import drivers
+    from numalab import listing, logs, untrusted
 
-    parser = drivers.parser(tool)
-    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    parser = logs.parser(tool)
+    if str(file) == "-":
+        data = sys.stdin.buffer.read(untrusted.LARGEST_TEXT)
+    else:
+        data = untrusted.read_bytes(file.resolve().parent, file.name, untrusted.LARGEST_TEXT)
     records = parser(data.decode("utf-8", errors="replace"))
     if as_json:
         _print_json(records)
     else:
-        print(listing.records(records, _width()))
+        _print(listing.records(records, _width()))
 
 
 @app.command(name="import")
@@ -477,7 +515,7 @@ def import_logs(
     from numalab.logs import importer
 
     folder = importer.import_logs(files, host_name, experiment, cell or [], note)
-    print(f"{folder}   →   numalab report {folder}")
+    _print(f"{folder}   →   numalab report {folder}")
 
 
 if __name__ == "__main__":

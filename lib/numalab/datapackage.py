@@ -43,7 +43,8 @@ COLUMNS = {
     "value": "the value; null: missing, with a reason",
     "unit": "its unit",
     "grade": "verified, unverified or error, by the placement proof",
-    "reason": "why the value is missing, or why the trial is not plainly verified",
+    "reason": "code of why the value is missing, or the trial not plainly verified",
+    "reason_fields": "the fields of that reason, as JSON",
     "t_s": "seconds since the measurement began",
 }
 

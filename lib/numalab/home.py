@@ -67,7 +67,8 @@ def find_runs(experiment: str | None = None, host: str | None = None) -> list[Pa
     """
     found = [
         path.parent
-        for path in runs().glob(f"{host or '*'}/*/manifest.json")
-        if experiment is None or path.parent.name.partition("-")[2] == experiment
+        for path in runs().glob("*/*/manifest.json")
+        if (host is None or path.parent.parent.name == host)
+        and (experiment is None or path.parent.name.partition("-")[2] == experiment)
     ]
     return sorted(found, key=lambda path: (path.name, path.parent.name))

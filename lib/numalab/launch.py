@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
+from numalab import home, untrusted
+from numalab.agent import contract
+from numalab.agent.contract import Plan, Request
 from numalab.agent.errors import Fault
+from numalab.agent.trial.events import Event
 
-Event = dict[str, Any]
+BUG = 1  # the exit status of a Python program that a bug ended
 
 
 def new_run_directory(base: Path, host: str, experiment: str) -> Path:
     """Return the path of a new run directory, BASE/HOST/STARTED-EXPERIMENT (UTC); not made yet.
 
-    Raises Fault for a host's name that is not the name of one folder.
+    Raises Fault for a name that is not that of one folder.
     """
-    if not re.fullmatch(r"\w[\w.+-]*", host):
-        raise Fault(
-            f"{host!r} cannot name a host: its results go into a folder of that name",
-            "use letters, digits, dots, dashes and underscores",
-        )
+    untrusted.check_name(host, "a host")
+    untrusted.check_name(experiment, "an experiment")
     started = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     folder = base / host / f"{started}-{experiment}"
     if folder.exists():
@@ -35,16 +35,16 @@ def new_run_directory(base: Path, host: str, experiment: str) -> Path:
     return folder
 
 
-def make_plan(request: dict[str, Any]) -> dict[str, Any]:
+def make_plan(request: Request) -> Plan:
     """Return the plan that this machine's agent makes of a request."""
     from numalab.agent.host import topology
-    from numalab.agent.plan import make as plan
+    from numalab.agent.plan import make as planning
 
-    return plan.make(request, topology.read())
+    return planning.make(request, topology.read())
 
 
 def measure(
-    plan: dict[str, Any],
+    plan: Plan,
     folder: Path,
     *,
     allow_host_changes: bool = False,
@@ -58,13 +58,16 @@ def measure(
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     plan_file = folder.parent / f".{folder.name}.plan.json"
-    plan_file.write_text(json.dumps(plan), encoding="utf-8")
+    plan_file.write_text(contract.dumps(plan), encoding="utf-8")
     command = [sys.executable, "-m", "numalab.agent", "run"]
     command += ["--plan", str(plan_file), "--out", str(folder)]
-    if allow_host_changes:
-        command.append("--allow-host-changes")
+    memo = _memo(folder)
+    memo.parent.mkdir(parents=True, exist_ok=True)
+    memo.write_text(f"{folder}\n", encoding="utf-8")
     try:
-        return _follow(command, on_event)
+        end = _follow(command, allow_host_changes, on_event)
+        memo.unlink(missing_ok=True)
+        return end
     finally:
         plan_file.unlink(missing_ok=True)
 
@@ -73,16 +76,36 @@ def resume(
     folder: Path,
     *,
     allow_host_changes: bool = False,
+    begun_elsewhere: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Event:
-    """Complete an unfinished run; see ``measure``."""
+    """Complete an unfinished run; see ``measure``.
+
+    Its plan names programs, and may be a stranger's: Fault for a run that was not begun in this
+    checkout, unless ``begun_elsewhere`` says that this is known.
+    """
+    memo = _memo(folder)
+    if not (begun_elsewhere or memo.exists()):
+        raise Fault(
+            f"{folder} was not begun here: to complete it starts the programs that its plan names",
+            "if you trust whoever made it: --begun-elsewhere",
+        )
     command = [sys.executable, "-m", "numalab.agent", "resume", str(folder)]
-    if allow_host_changes:
-        command.append("--allow-host-changes")
-    return _follow(command, on_event)
+    end = _follow(command, allow_host_changes, on_event)
+    memo.unlink(missing_ok=True)
+    return end
 
 
-def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
+def _memo(folder: Path) -> Path:
+    """The file that says, outside of a run directory, that the run was begun in this checkout."""
+    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
+    return home.root() / "build" / "begun" / digest[:32]
+
+
+def _follow(
+    command: list[str], allow_host_changes: bool, on_event: Callable[[Event], None]
+) -> Event:
+    command += ["--allow-host-changes"] if allow_host_changes else []
     # A session of its own: Ctrl-C reaches the agent once, from here, not twice.
     agent = subprocess.Popen(
         command,
@@ -152,6 +175,6 @@ def _why(said: str, code: int) -> str:
     """The agent's own words; of a bug in it the last line, and how it ended if it said nothing."""
     if not said:
         return f"the measuring agent ended with status {code} and said nothing"
-    if "Traceback" in said:
+    if code == BUG:
         return f"the measuring agent met a bug of its own: {said.splitlines()[-1]}"
     return said.removeprefix("numalab: ").removesuffix(".")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numalab import experiments, home
@@ -11,45 +11,36 @@ from numalab.agent.errors import Fault
 
 def experiment_rows() -> list[dict[str, Any]]:
     """Return one row per experiment: name, question, profiles."""
-    rows = []
-    for name in experiments.names():
-        loaded = experiments.load(name)
-        rows.append(
-            {
-                "experiment": name,
-                "profiles": " ".join(loaded.profiles),
-                "question": loaded.question,
-            }
-        )
-    return rows
+    found = [experiments.load(name) for name in experiments.names()]
+    return [
+        {"experiment": one.name, "profiles": " ".join(one.profiles), "question": one.question}
+        for one in found
+    ]
 
 
 def run_rows() -> list[dict[str, Any]]:
     """Return one row per run directory: host, run, profile, status, path."""
-    from numalab.agent.trial import journal
+    from numalab import runs
 
     rows = []
     for folder in home.find_runs():
         row = {"host": folder.parent.name, "run": folder.name, "profile": "", "status": ""}
         try:
-            manifest = journal.read_json(folder / "manifest.json")
-            row |= {"profile": manifest["profile"], "status": manifest["status"]}
-        except (Fault, KeyError) as error:
-            row["status"] = f"damaged: {error}"
+            manifest = runs.read_manifest(folder)
+            row |= {"profile": manifest.profile, "status": manifest.status}
+        except Fault as fault:
+            row["status"] = f"damaged: {fault}"
         rows.append({**row, "path": str(folder)})
     return rows
 
 
 def records(rows: Sequence[dict[str, Any]], width: int) -> str:
     """Return parsed records as text: one table per kind of record."""
-    parts = []
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        of_kind = [
-            {key: value for key, value in row.items() if key != "kind"}
-            for row in rows
-            if row["kind"] == kind
-        ]
-        parts.append(f"{kind}\n{text(of_kind, width)}")
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        rest = {key: value for key, value in row.items() if key != "kind"}
+        kinds.setdefault(row["kind"], []).append(rest)
+    parts = [f"{kind}\n{text(of_kind, width)}" for kind, of_kind in kinds.items()]
     return "\n\n".join(parts) or "no records"
 
 
@@ -64,12 +55,22 @@ def text(rows: Sequence[dict[str, Any]], width: int) -> str:
     cells = [[_shown(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
     if sum(widths[:-1]) + 2 * len(widths) > width and len(columns) > 3:
-        return "\n".join(_block(columns, line) for line in cells)
-    numeric = [
+        return "\n".join(
+            "  ".join(f"{c}: {v}" for c, v in zip(columns, line, strict=True) if v not in ("–", ""))
+            for line in cells
+        )
+    right = [
         all(isinstance(row.get(column), (int, float, type(None))) for row in rows)
         for column in columns
     ]
-    return "\n".join(_line(line, widths, numeric) for line in [columns, *cells])
+    lines = [
+        [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, right, strict=True)
+        ]
+        for line in [columns, *cells]
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def _shown(value: Any) -> str:
@@ -80,16 +81,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(_shown(item) for item in value)
     return str(value)
-
-
-def _line(cells: Iterable[str], widths: list[int], numeric: list[bool]) -> str:
-    aligned = (
-        cell.rjust(width) if right else cell.ljust(width)
-        for cell, width, right in zip(cells, widths, numeric, strict=True)
-    )
-    return "  ".join(aligned).rstrip()
-
-
-def _block(columns: list[str], cells: list[str]) -> str:
-    shown = [f"{c}: {v}" for c, v in zip(columns, cells, strict=True) if v not in ("–", "")]
-    return "  ".join(shown)

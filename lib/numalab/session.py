@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections import Counter
@@ -13,8 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from numalab import experiments, home, launch
-from numalab.agent.errors import Fault
+from numalab import experiments, home, launch, untrusted
+from numalab.agent.contract import BASELINE, ERROR, GRADES, Plan, Reason, Request, from_json
+from numalab.agent.errors import Fault, NotHere
+from numalab.agent.trial.events import Event
+from numalab.agent.words import units
+from numalab.show import escape
 
 
 class LeftOut(Fault):
@@ -32,47 +35,95 @@ class Settings:
     allow_host_changes: bool = False
     notebook: bool = True
     as_json: bool = False
+    begun_elsewhere: bool = False
     said: set[str] = field(default_factory=set)
 
+    def say(self, text: object) -> None:
+        """Print text for a person, unless a script reads; control characters are shown as such."""
+        if not self.as_json:
+            print(escape.terminal(text), flush=True)
 
-def run(request: dict[str, Any], experiment: experiments.Experiment, settings: Settings) -> Path:
+
+@dataclass(frozen=True)
+class Asked:
+    """An experiment and what is asked of it; ``own_file`` is the user's own file, as it was read.
+
+    A user's file runs as it is because its user asked. With the run it is kept as data.
+    """
+
+    request: Request
+    experiment: experiments.Experiment
+    own_file: bytes | None = None
+
+    @property
+    def notebook(self) -> Path:
+        """The notebook that the experiment's file names."""
+        return home.root() / "notebooks" / self.experiment.notebook
+
+    def keep(self, folder: Path) -> None:
+        """Keep a user's own experiment file with its run, as data."""
+        from numalab import store
+
+        if self.own_file is not None and home.is_run(folder):
+            store.replace(folder, store.EXPERIMENT, self.own_file)
+
+
+def asked(name: str | Path, profile: str, host: str, **options: Any) -> Asked:
+    """Return an experiment by its name or its file with a request; see Experiment.request."""
+    loaded, own_file = load(name)
+    return Asked(loaded.request(profile, host, **options), loaded, own_file)
+
+
+def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
+    """Return an experiment, and what its file holds where it is not one of the checkout's."""
+    path = Path(name)
+    loaded = experiments.load(name)
+    known = home.root() / "experiments" / f"{loaded.name}.yml"
+    if path.suffix not in (".yml", ".yaml") or (known.exists() and path.samefile(known)):
+        return loaded, None
+    content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
+    return loaded, content
+
+
+def run(asked: Asked, settings: Settings) -> Path:
     """Plan, measure, store and show one experiment; return its run directory."""
-    from numalab.agent.plan import make as planning
+    from numalab.agent.plan import show as plans
 
-    plan = launch.make_plan(request)
+    plan = launch.make_plan(asked.request)
     _check_possible(plan, settings)
-    folder = launch.new_run_directory(home.runs(), request["host"], experiment.name)
-    if not settings.as_json:
-        print(f"{experiment.name}: {planning.summary(plan)}", flush=True)
-        _say_once(planning.skipped_lines(plan), "–", settings)
-        _say_once(plan["warnings"], "⚠", settings)
-    with _progress(settings, len(plan["order"])) as show:
+    folder = launch.new_run_directory(home.runs(), plan.request.host, asked.experiment.name)
+    settings.say(f"{asked.experiment.name}: {plans.summary(plan)}")
+    _say_once(plans.skipped_lines(plan), "–", settings)
+    _say_once(map(str, plan.warnings), "⚠", settings)
+    with _progress(settings, len(plan.order)) as show:
+
+        def on_event(event: Event) -> None:
+            if event["event"] == "plan":  # the run directory is there
+                asked.keep(folder)
+            show(event)
+
         try:
             end = launch.measure(
-                plan, folder, allow_host_changes=settings.allow_host_changes, on_event=show
+                plan, folder, allow_host_changes=settings.allow_host_changes, on_event=on_event
             )
-        except KeyboardInterrupt:
-            _say_how_to_resume(folder, settings)
-            raise
-        except Fault as fault:
+        except (KeyboardInterrupt, Fault):
             if home.is_run(folder):
-                _say_how_to_resume(folder, settings)
-            raise fault
-    _finish(folder, end, settings)
+                print(f"complete it with: {_resuming(folder, settings)}", file=sys.stderr)
+            raise
+    _finish(folder, end, settings, asked.notebook)
     return folder
 
 
-def _check_possible(plan: dict[str, Any], settings: Settings) -> None:
-    from numalab.agent.plan import make as planning
+def _check_possible(plan: Plan, settings: Settings) -> None:
+    from numalab.agent.plan import show as plans
     from numalab.agent.trial import run as running
 
-    if not plan["order"]:
-        why = running.nothing_here(plan)
-        raise LeftOut(why.what, why.hint)
-    changed = planning.settings_text(plan)
+    if not plan.order:
+        raise running.nothing_here(plan)
+    changed = plans.settings_text(plan)
     if changed and not settings.allow_host_changes:
         raise LeftOut(
-            f"this experiment sets {changed} while it measures, and may not",
+            f"this experiment needs permission to set {changed}",
             "allow it with --allow-host-changes: what was set before is put back",
         )
 
@@ -82,227 +133,253 @@ def _say_once(lines: Iterable[str], mark: str, settings: Settings) -> None:
     for line in lines:
         if line not in settings.said:
             settings.said.add(line)
-            print(f"  {mark} {line}")
+            settings.say(f"  {mark} {line}")
 
 
-def resume(given: Path, settings: Settings) -> Path:
-    """Complete an unfinished run; return its run directory."""
+def resume(given: Path, settings: Settings, experiment: Path | None = None) -> Path:
+    """Complete an unfinished run from its recorded plan; return its run directory.
+
+    Nothing in the run directory is executed but the programs that its plan names, and these only
+    where the run was begun in this checkout, or with ``settings.begun_elsewhere``. A run of a
+    user's own experiment is shown by the generic notebook, unless its file is given again.
+    """
     from numalab import runs
 
-    folder = home.resolve(given)
-    manifest = runs.read_manifest(folder)
-    with _progress(settings, len(manifest["plan"]["order"])) as show:
-        end = launch.resume(folder, allow_host_changes=settings.allow_host_changes, on_event=show)
-    _finish(folder, end, settings)
-    return folder
+    run = runs.load(given)
+    again = None
+    if experiment is not None:
+        loaded, own_file = load(experiment)
+        if loaded.name != run.manifest.experiment:
+            raise Fault(
+                f"{given} is a run of {run.manifest.experiment}, not of {loaded.name}",
+                "give the file that it was measured by, or none",
+            )
+        again = Asked(run.plan.request, loaded, own_file)
+    with _progress(settings, len(run.plan.order)) as show:
+        end = launch.resume(
+            run.folder,
+            allow_host_changes=settings.allow_host_changes,
+            begun_elsewhere=settings.begun_elsewhere,
+            on_event=show,
+        )
+    if again:
+        again.keep(run.folder)
+    _finish(run.folder, end, settings, again.notebook if again else None)
+    return run.folder
 
 
-def run_all(
-    profile: str, host: str, seed: int | None, settings: Settings, collect: bool
-) -> list[Path]:
-    """Run every experiment that has the profile, one by one; return the run directories.
+def run_all(asked: Iterable[Asked], settings: Settings) -> list[Path]:
+    """Run experiments one by one; return the run directories.
 
     What this host cannot offer is left out; what fails is said and the others go on; Fault at the
     end names what failed.
     """
     started = time.monotonic()
     folders, failed = [], []
-    for request, loaded in all_requests(profile, host, seed, settings, collect):
+    for one in asked:
+        name = one.experiment.name
         try:
-            folders.append(run(request, loaded, settings))
-        except LeftOut as why:
-            if not settings.as_json:
-                print(f"{loaded.name} left out: {why}", flush=True)
+            folders.append(run(one, settings))
+        except (LeftOut, NotHere) as why:
+            settings.say(f"{name} left out: {why}")
         except Fault as fault:
-            print(f"✗ {loaded.name}: {fault}", file=sys.stderr)
-            failed.append(loaded.name)
-    if not settings.as_json:
-        minutes = (time.monotonic() - started) / 60
-        print(f"{len(folders)} experiments in {minutes:.1f} min   →   numalab report")
+            print(escape.terminal(f"✗ {name}: {fault}"), file=sys.stderr)
+            failed.append(name)
+    spent = units.seconds(time.monotonic() - started)
+    settings.say(f"{units.count(len(folders), 'experiment')} in {spent}   →   numalab report")
     if failed:
         raise Fault(f"not everything could be measured: {', '.join(failed)} failed")
     return folders
 
 
-def all_requests(
+def all_asked(
     profile: str, host: str, seed: int | None, settings: Settings, collect: bool
-) -> list[tuple[dict[str, Any], experiments.Experiment]]:
-    """Return the requests of every experiment that has the profile, each with its experiment.
+) -> list[Asked]:
+    """Return every experiment that has the profile with its request; that of the host first.
 
     All are read before any is measured: a file with a mistake must not cost the others' time.
     """
     chosen = []
-    for name in _in_order(experiments.names()):
+    for name in sorted(experiments.names(), key=lambda name: (name != "host", name)):
         loaded = experiments.load(name)
         if profile in loaded.profiles:
             collectors = None if collect else False
-            chosen.append((loaded.request(profile, host, seed=seed, collectors=collectors), loaded))
-        elif not settings.as_json:
-            print(f"{name} has no profile {profile!r}: left out", flush=True)
+            chosen.append(
+                Asked(loaded.request(profile, host, seed=seed, collectors=collectors), loaded)
+            )
+        else:
+            settings.say(f"{name} has no profile {profile!r}: left out")
     if not chosen:
         raise Fault(f"no experiment has a profile {profile!r}", "numalab list shows what there is")
     return chosen
 
 
-def _in_order(names: list[str]) -> list[str]:
-    """The host first: its page says what the others ran on."""
-    return sorted(names, key=lambda name: (name != "host", name))
-
-
-def _say_how_to_resume(folder: Path, settings: Settings) -> None:
-    print(f"complete it with: {_resuming(folder, settings)}", file=sys.stderr)
-
-
 def _resuming(folder: Path, settings: Settings) -> str:
-    leave = " --allow-host-changes" if settings.allow_host_changes else ""
-    return f"numalab run --resume {folder}{leave}"
+    allow = " --allow-host-changes" if settings.allow_host_changes else ""
+    return f"numalab run --resume {folder}{allow}"
 
 
-def _finish(folder: Path, end: launch.Event, settings: Settings) -> None:
+def conclude(folder: Path, notebook: Path | None, execute: bool) -> Path | None:
+    """Build a run's tables, execute its notebook, seal it; return the executed notebook.
+
+    ``notebook`` is the one that a trusted experiment names; without it the run's own is found.
+    """
     from numalab import store
 
     store.write(folder)
     executed = None
-    if settings.notebook:
-        from numalab.show import view as notebook
+    if execute:
+        from numalab.show import view
 
-        executed = notebook.execute(folder)
+        executed = view.execute(folder, notebook)
+        store.seal(folder)
+    return executed
+
+
+def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None) -> None:
+    executed = conclude(folder, notebook, settings.notebook)
     if settings.as_json:
         print(json.dumps({**end, "notebook": str(executed) if executed else None}))
         return
     from numalab import runs
     from numalab.analysis import recommendation, results
 
-    print(grades(end))
     run = runs.load(folder)
+    settings.say(grades(end))
     text = results.terminal(run)
     if text:
-        print("\n" + text)
+        settings.say("\n" + text)
     if recommendation.suitable(run):
-        print("\n" + recommendation.text(recommendation.of(run)))
-    print(f"\n{folder}   →   numalab report")
-    refuse_without_baseline(folder)
+        settings.say("\n" + recommendation.text(recommendation.of(run)))
+    settings.say(f"\n{folder}   →   numalab report")
+    refuse_without_baseline(run)
     if end["status"] != "complete":
         raise Fault(f"the run is {end['status']}", _resuming(folder, settings))
 
 
-def refuse_without_baseline(folder: Path) -> None:
+def refuse_without_baseline(run: Any) -> None:
     """Raise NoBaseline for a run whose baseline always failed, whatever else it measured."""
-    from numalab import runs
-    from numalab.agent.trial import journal
-
-    run = runs.load(folder)
-    records = journal.read(folder / "journal.ndjson")
-    for cell in run.cells.values():
-        own = [record for record in records if record["cell"] == cell["id"]]
-        if cell["role"] == "baseline" and own and all(r["grade"] == "error" for r in own):
+    for cell in run.plan.cells:
+        own = [trial for trial in run.trials if trial.cell == cell.id]
+        if cell.role == BASELINE and own and all(trial.grade == ERROR for trial in own):
             raise NoBaseline(
-                f"every trial of the baseline {cell['label']} failed: {own[-1]['reason']}",
+                f"every trial of the baseline {cell.label} failed: {own[-1].reason}",
                 "mend that and measure again",
             )
 
 
-def grades(end: launch.Event) -> str:
+def grades(end: Event) -> str:
     """Return how many trials have which grade, in a line."""
-    total = end["verified"] + end["unverified"] + end["error"]
-    graded = [f"{end[g]} {g}" for g in ("verified", "unverified", "error") if end[g]]
-    many = "1 trial" if total == 1 else f"{total} trials"
-    return f"{many}: {', '.join(graded) or 'nothing was measured'}"
+    graded = [f"{end[grade]} {grade}" for grade in GRADES if end[grade]]
+    total = units.count(sum(end[grade] for grade in GRADES), "trial")
+    return f"{total}: {', '.join(graded) or 'nothing was measured'}"
+
+
+# --- progress -------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _progress(settings: Settings, trials: int) -> Iterator[Any]:
+def _progress(settings: Settings, trials: int) -> Iterator[Callable[[Event], None]]:
     """Yield a function that shows one progress event of the agent."""
     if settings.as_json:
         yield lambda event: None
     elif sys.stdout.isatty():
         yield from _bar(trials)
     else:
-        yield from _lines()
+        yield from _lines(settings.say)
 
 
-def _bar(trials: int) -> Iterator[Any]:
+def _bar(trials: int) -> Iterator[Callable[[Event], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
-    with Progress(*columns, transient=True) as progress:
-        task = progress.add_task("", total=trials, said="starting")
-        worries = _Worries(lambda line: progress.console.print(line, markup=False))
+    doing = TextColumn("{task.fields[doing]}", markup=False)
+    with Progress(BarColumn(30), MofNCompleteColumn(), doing, transient=True) as progress:
+        task = progress.add_task("", total=trials, doing="starting")
+        worries = Worries(lambda line: progress.console.print(escape.terminal(line), markup=False))
 
-        def show(event: launch.Event) -> None:
+        def show(event: Event) -> None:
             worries(event)
             if event["event"] == "trial":
-                progress.update(task, completed=event["trial"], said=said(event))
+                progress.update(task, completed=event["trial"], doing=trial_line(event))
             elif event["event"] == "progress":
-                progress.update(task, said=_preparing(event))
+                progress.update(task, doing=_preparing(event))
 
         yield show
         worries.count()
 
 
-def _lines() -> Iterator[Any]:
+def _lines(put: Callable[[str], None]) -> Iterator[Callable[[Event], None]]:
     """Progress for a log file: one line a block, besides warnings and errors."""
-    worries = _Worries(lambda line: print(line, flush=True))
-    blocks: set[int] = set()
-    steps: set[str] = set()
+    worries = Worries(put)
+    seen: set[Any] = set()
 
-    def show(event: launch.Event) -> None:
+    def show(event: Event) -> None:
         worries(event)
-        if event["event"] == "trial" and event["block"] not in blocks:
-            blocks.add(event["block"])
-            print(f"  {event['trial']}/{event['of']}  {said(event)}", flush=True)
-        elif event["event"] == "progress" and event["text"] not in steps:
-            steps.add(event["text"])
-            print(f"  {event['text']}", flush=True)
+        if event["event"] == "trial" and event["block"] not in seen:
+            seen.add(event["block"])
+            put(f"  {event['trial']}/{event['of']}  {trial_line(event)}")
+        elif event["event"] == "progress" and str(reason_of(event)) not in seen:
+            seen.add(str(reason_of(event)))
+            put(f"  {reason_of(event)}")
 
     yield show
     worries.count()
 
 
-class _Worries:
-    """Prints errors, and of warnings that differ in their numbers only the first."""
+class Worries:
+    """Prints errors, and of warnings with one code only the first."""
 
     def __init__(self, put: Callable[[str], None]) -> None:
         self.put = put
-        self.kinds: Counter[str] = Counter()
+        self.codes: Counter[str] = Counter()
 
-    def __call__(self, event: launch.Event) -> None:
-        if event["event"] == "trial" and event["grade"] == "error":
-            self.put(f"  ✗ {_failure(event)}")
+    def __call__(self, event: Event) -> None:
+        if event["event"] == "trial" and event["grade"] == ERROR:
+            self.put(f"  ✗ block {event['block']}, {event['label']}: {reason_of(event)}")
         if event["event"] == "warning":
-            kind = re.sub(r"\(.*?\)|[\d.]+", "", event["text"].partition("): ")[2] or event["text"])
-            self.kinds[kind] += 1
-            if self.kinds[kind] == 1:
-                self.put(f"  ⚠ {event['text']}")
+            code = event["reason"]["code"]
+            self.codes[code] += 1
+            if self.codes[code] == 1:
+                self.put(f"  ⚠ {warning_line(event)}")
 
     def count(self) -> None:
         """Say how many warnings were like one that was shown."""
-        more = sum(count - 1 for count in self.kinds.values())
+        more = sum(count - 1 for count in self.codes.values())
         if more:
-            many = "1 more warning" if more == 1 else f"{more} more warnings"
-            self.put(f"  ⚠ {many} like these: the journal holds them")
+            self.put(f"  ⚠ {units.count(more, 'more warning')} like these: the journal holds them")
 
 
-def _preparing(event: launch.Event) -> str:
+def reason_of(event: Event) -> Reason | None:
+    """Return the reason of an event."""
+    return None if event["reason"] is None else from_json(Reason, event["reason"])
+
+
+def warning_line(event: Event) -> str:
+    """Return what a warning's event says, with its trial."""
+    of = f"trial {event['trial']} ({event['label']}): " if event["trial"] is not None else ""
+    return f"{of}{reason_of(event)}"
+
+
+def trial_line(event: Event) -> str:
+    """Return what a trial's event says, in a line: block, cell, headline, time left."""
+    parts = [f"block {event['block']}", escape.line(event["label"])]
+    headline = event["headline"]
+    if headline and headline["value"] is not None:
+        parts.append(f"{headline['value']:.4g} {headline['unit']}")
+    parts.append(_left(event["left_s"]))
+    return "  ".join(parts)
+
+
+def _preparing(event: Event) -> str:
     """What is done before the first trial, how far it is, and how long it will take."""
-    parts = [event["text"]]
+    parts = [escape.line(reason_of(event))]
     if event["share"] is not None:
         parts.append(f"{event['share']:.0%}")
     if event["left_s"] is not None:
-        parts.append(f"{int(event['left_s']) // 60}:{int(event['left_s']) % 60:02d} left")
+        parts.append(_left(event["left_s"]))
     return "  ".join(parts)
 
 
-def _failure(event: launch.Event) -> str:
-    return f"block {event['block']}, {event['label']}: {event['reason']}"
-
-
-def said(event: launch.Event) -> str:
-    """Return what a trial's event says, in a line: block, cell, headline, time left."""
-    parts = [f"block {event['block']}", event["label"]]
-    headline = event.get("headline")
-    if headline and headline["value"] is not None:
-        parts.append(f"{headline['value']:.4g} {headline['unit']}")
-    left = int(event["left_s"] or 0)
-    parts.append(f"{left // 60}:{left % 60:02d} left")
-    return "  ".join(parts)
+def _left(seconds: float | None) -> str:
+    left = int(seconds or 0)
+    return f"{left // 60}:{left % 60:02d} left"

@@ -237,7 +237,7 @@ def write(folder: Path) -> None:
     from numalab import runs
 
     for name, frame in zip(FILES, derive(runs.load(folder)), strict=True):
-        _replace(folder / name, parquet(frame))
+        replace(folder, name, parquet(frame))
     seal(folder)
 
 
@@ -245,7 +245,7 @@ def seal(folder: Path) -> None:
     """Write SHA256SUMS over a run's files as they are now; raw files are in its manifest."""
     present = [name for name in SEALED if os.path.lexists(folder / name)]
     lines = [f"{untrusted.sha256(folder, name)}  {name}\n" for name in present]
-    _replace(folder / SUMS, "".join(lines).encode())
+    replace(folder, SUMS, "".join(lines).encode())
 
 
 def sums(folder: Path) -> dict[str, str]:
@@ -260,8 +260,14 @@ def sums(folder: Path) -> dict[str, str]:
     return found
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never a mixture."""
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+def replace(folder: Path, name: str, content: bytes) -> None:
+    """Write a run's file so that a crash leaves the old one or the new one, never a mixture.
+
+    A link that a stranger left in its place is replaced, not followed.
+    """
+    temporary = folder / f".{name}.part"
+    temporary.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o644), "wb") as file:
+        file.write(content)
+    temporary.replace(folder / name)

@@ -2,8 +2,8 @@
 
 Ansible does the distributing (``fleet/run.yml``); the agent measures on each host, detached from
 the connection (``agent/trial/job.py``). Here: what was asked and how far each host is (``record``),
-the playbook and its events (``ansible``), the arrival of results (``receive``), and how all that
-is told (``told``).
+the playbook and its events (``ansible``), the arrival of results (``receive``), and what is shown
+meanwhile (``progress``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numalab import agent_archive, home, launch
-from numalab.agent import SCHEMA
+from numalab.agent.contract import SCHEMA, Request, dumps, from_json, to_json
 from numalab.agent.errors import Fault
-from numalab.fleet import ansible, told
+from numalab.agent.trial.job import Order, OrderedRequest, Status
+from numalab.fleet import ansible
+from numalab.fleet.progress import Progress
 from numalab.fleet.record import Record
 
-if TYPE_CHECKING:  # they are slow to import, and each host's arrival imports this package
-    from numalab import experiments, session
+if TYPE_CHECKING:
+    from numalab import session
 
-Request = dict[str, Any]
-Requests = Sequence[tuple[Request, "experiments.Experiment"]]
 Reasons = dict[str, list[str]]
 _ORDER_LIMIT = 128 * 1024 - 4096  # one argument of a command (execve(2)), less what else is in it
 
@@ -54,7 +54,7 @@ def inventories() -> list[Path]:
 
 
 def run(
-    requests: Requests,
+    asked: Sequence[session.Asked],
     group: str,
     inventories: Sequence[Path],
     settings: session.Settings,
@@ -71,18 +71,18 @@ def run(
     nothing could be begun.
     """
     there = ansible.hosts(group, inventories)
-    record = Record(_asked(requests, group, inventories, settings, seed))
-    with record.opened([request for request, _ in requests], there):
+    record = Record(_command(asked, group, inventories, settings, seed))
+    with record.opened([one.request for one in asked], there):
         hosts = record.hosts()
-        show = told.Show(hosts, settings)
-        show.begin(record)
-        failures = _measure(record, there, inventories, settings, show)
+        progress = Progress(hosts, settings)
+        progress.begin(record)
+        failures = _measure(record, there, inventories, settings, progress)
         for host in set(hosts) - set(there):
             if record.missing(host):
                 failures[host] = ["the inventory no longer names it"]
-        _conclude(record, hosts, failures, settings, show)
+        _conclude(record, asked, failures, settings, progress)
         runs = {host: list(record.runs(host).values()) for host in hosts}
-        show.end(record, failures)
+        progress.end(record, failures)
         if failures:
             raise Failed(len(hosts), runs, failures)
         record.close()
@@ -90,7 +90,7 @@ def run(
 
 
 def stop(
-    requests: Requests,
+    asked: Sequence[session.Asked],
     group: str,
     inventories: Sequence[Path],
     settings: session.Settings,
@@ -101,23 +101,23 @@ def stop(
 
     What was measured stays on the hosts: the same call of ``run`` completes it.
     """
-    record = Record(_asked(requests, group, inventories, settings, seed))
+    record = Record(_command(asked, group, inventories, settings, seed))
     hosts = ansible.hosts(group, inventories)
-    said = dict.fromkeys(hosts, "no answer")
+    outcome = dict.fromkeys(hosts, "no answer")
 
     def note(event: ansible.Event) -> None:
         if event["kind"] == "ok":
-            said[event["host"]] = (event["stdout"] or "").strip()
-        elif event["kind"] in ("failed", "unreachable"):
-            said[event["host"]] = _reason(event)
+            outcome[event["host"]] = (event["stdout"] or "").strip()
+        elif event["kind"] in ansible.FAILED:
+            outcome[event["host"]] = _reason(event)
 
     variables = {"numalab_hosts": ",".join(hosts), "numalab_session": record.session()}
     ansible.play("stop.yml", inventories, variables, note, record.folder, len(hosts))
-    return said
+    return outcome
 
 
-def _asked(
-    requests: Requests,
+def _command(
+    asked: Sequence[session.Asked],
     group: str,
     inventories: Sequence[Path],
     settings: session.Settings,
@@ -130,8 +130,8 @@ def _asked(
         "inventories": [str(Path(path).resolve()) for path in inventories],
         "allow_host_changes": settings.allow_host_changes,
         "requests": [
-            {key: value for key, value in request.items() if key not in drawn}
-            for request, _ in requests
+            {key: value for key, value in to_json(one.request).items() if key not in drawn}
+            for one in asked
         ],
     }
 
@@ -141,15 +141,31 @@ def _measure(
     hosts: list[str],
     inventories: Sequence[Path],
     settings: session.Settings,
-    show: told.Show,
+    progress: Progress,
 ) -> Reasons:
     """Play the fleet's playbook on the hosts that miss something; return why any failed."""
     orders = {host: _order(record, host, settings) for host in hosts if record.missing(host)}
     if not orders:
         return {}
+    events = _Events(record, progress)
+    with progress:
+        try:
+            ansible.play(
+                "run.yml", inventories, _variables(record, orders), events, record.folder,
+                len(orders),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            progress.interrupted()
+            raise
+    failures = {host: events.failures(host) for host in orders}
+    return {host: reasons for host, reasons in failures.items() if reasons}
+
+
+def _variables(record: Record, orders: dict[str, str]) -> dict[str, Any]:
+    """What the playbook needs to know; run.yml says what each is."""
     agent = agent_archive.build(record.folder / "agent.pyz").read_bytes()
     receive = [sys.executable, "-m", "numalab.fleet.receive"]
-    variables = {
+    return {
         "numalab_hosts": ",".join(orders),
         "numalab_session": record.session(),
         "numalab_orders": orders,
@@ -164,70 +180,73 @@ def _measure(
         "numalab_incoming": str(record.folder / "incoming"),
         "numalab_receive": [*receive, str(record.folder), str(home.runs().resolve())],
     }
-    failed: dict[str, str] = {}
-    ended: dict[str, dict[str, Any]] = {}
-    lacking: dict[str, list[str]] = {}  # as the last look found, after any installation
 
-    def note(event: ansible.Event) -> None:
-        host = event["host"]
-        status = _status(event)
-        if event["kind"] == "start":
-            show.phase(host, event["task"])
-            if event["task"].endswith("choosing its Python"):
-                show.missing(host, lacking[host])
-        elif event["kind"] in ("failed", "unreachable"):
-            failed.setdefault(host, _reason(event))
-            show.failed(host, failed[host])
-        elif status is not None:
-            show.status(host, status)
-            if status["state"] == "ended":
-                ended[host] = status
-                for job in status["jobs"]:
-                    if job["state"] == "left out":
-                        record.leave_out(host, job["key"], job["reason"])
-        elif event["task"].endswith("looking at the host"):
-            lacking[host] = _value(event, "missing").split()
 
-    with show:
-        try:
-            ansible.play("run.yml", inventories, variables, note, record.folder, len(orders))
-        except KeyboardInterrupt:
-            show.interrupted()
-            raise
-    failures: Reasons = {}
-    for host in orders:
+class _Events:
+    """Follows the playbook's events: what each host does, how it ended, why it failed."""
+
+    def __init__(self, record: Record, progress: Progress) -> None:
+        self.record = record
+        self.progress = progress
+        self.failed: dict[str, str] = {}
+        self.ended: dict[str, Status] = {}
+        self.lacking: dict[str, list[str]] = {}  # as the last look found, after any installation
+
+    def __call__(self, event: ansible.Event) -> None:
+        host, kind, step = event["host"], event["kind"], event["step"]
+        if kind == "start":
+            self.progress.phase(host, step, event["task"])
+            if step == "choose-python":
+                self.progress.missing(host, self.lacking[host])
+        elif kind in ansible.FAILED:
+            self.failed.setdefault(host, _reason(event))
+            self.progress.failed(host, self.failed[host])
+        elif step == "measure":
+            self._status(host, event)
+        elif step == "look":
+            self.lacking[host] = _value(event, "missing").split()
+
+    def _status(self, host: str, event: ansible.Event) -> None:
+        status = _read_status(event)
+        if status is None:
+            return
+        self.progress.status(host, status)
+        if status.state == "ended":
+            self.ended[host] = status
+            for job in status.jobs:
+                if job.state == "left out":
+                    self.record.leave_out(host, job.key, str(job.reason))
+
+    def failures(self, host: str) -> list[str]:
+        """Return why a host has not measured all that was asked; [] when it has."""
+        jobs = self.ended[host].jobs if host in self.ended else []
         reasons = [
-            f"{job['experiment']}: {job['reason'] or job['state']}"
-            for job in ended.get(host, {}).get("jobs", [])
-            if job["state"] not in ("complete", "left out")
+            f"{job.experiment}: {job.reason or job.state}"
+            for job in jobs
+            if job.state not in ("complete", "left out")
         ]
-        if host in failed:
-            reasons.append(failed[host])
-        if not reasons and record.missing(host):
-            reasons.append(f"nothing arrived: {record.folder / ansible.LOG} says what Ansible did")
-        if reasons:
-            failures[host] = reasons
-    return failures
+        if host in self.failed:
+            reasons.append(self.failed[host])
+        if not reasons and self.record.missing(host):
+            log = self.record.folder / ansible.LOG
+            reasons.append(f"nothing arrived: {log} says what Ansible did")
+        return reasons
 
 
 def _needs_server(request: Request) -> bool:
     """Whether a host's own MySQL or MariaDB is measured, which is installed for nothing else."""
-    tool = request["tool"]
-    return "mysql_server" in tool["prefer"] and not (tool.get("options") or {}).get("server")
+    return "mysql_server" in request.tool.prefer and not request.tool.options.get("server")
 
 
 def _order(record: Record, host: str, settings: session.Settings) -> str:
-    order = {
-        "schema": SCHEMA,
-        "session": record.session(),
-        "allow_host_changes": settings.allow_host_changes,
-        "source_commit": launch.source_commit() or None,
-        "requests": [
-            {"key": key, "request": {**request, "host": host}}
-            for key, request in record.missing(host).items()
-        ],
-    }
-    packed = base64.b64encode(json.dumps(order).encode()).decode()
+    order = Order(
+        SCHEMA,
+        record.session(),
+        tuple(OrderedRequest(key, request) for key, request in record.missing(host).items()),
+        allow_host_changes=settings.allow_host_changes,
+        source_commit=launch.source_commit() or None,
+    )
+    packed = base64.b64encode(dumps(order).encode()).decode()
     if len(packed) > _ORDER_LIMIT:
         raise Fault(
             f"the experiments make an order of {len(packed)} bytes, {_ORDER_LIMIT} are the most",
@@ -236,16 +255,13 @@ def _order(record: Record, host: str, settings: session.Settings) -> str:
     return packed
 
 
-def _status(event: ansible.Event) -> dict[str, Any] | None:
-    """The status that the task "measuring" brought along, or None."""
+def _read_status(event: ansible.Event) -> Status | None:
+    """The status that the step "measure" brought along, or None."""
     lines = (event["stdout"] or "").strip().splitlines()
-    if not event["task"].endswith("measuring") or not lines:
-        return None
     try:
-        status = json.loads(lines[-1])
-    except ValueError:
+        return from_json(Status, json.loads(lines[-1]))
+    except (IndexError, ValueError, RecursionError, Fault):
         return None
-    return status if isinstance(status, dict) and "jobs" in status else None
 
 
 def _value(event: ansible.Event, key: str) -> str:
@@ -256,47 +272,42 @@ def _value(event: ansible.Event, key: str) -> str:
 
 
 def _reason(event: ansible.Event) -> str:
-    """Why a task failed, in a sentence."""
-    task = event["task"].rpartition(": ")[2]
+    """Why a step failed, in a sentence."""
+    step, task = event["step"], event["task"].rpartition(": ")[2]
     errors = [line.strip() for line in (event["stderr"] or "").splitlines() if line.strip()]
-    said = errors[-1] if errors else str(event["msg"] or "").strip()
+    words = str(event["msg"] or "").strip().splitlines()
+    said = errors[-1] if errors else words[-1].strip() if words else "no answer"
     said = said.removeprefix("numalab: ").removesuffix(".")
     if event["kind"] == "unreachable":
-        words = str(event["msg"] or said).strip().splitlines()
-        why = words[-1].strip() if words else "no answer"
-        for introduction in ("Task failed: ", "Failed to connect to the host via ssh: "):
-            why = why.removeprefix(introduction)
-        if task == "measuring":
-            return f"the connection broke while it measured, and it may still measure: {why}"
-        return f"it cannot be reached: {why}"
-    if task == "measuring" and "numalab=gone" in (event["stdout"] or ""):
+        if step == "measure":
+            return f"the connection broke while it measured, and it may still measure: {said}"
+        return f"it cannot be reached: {said}"
+    if step == "measure" and _value(event, "numalab") == "gone":
         more = f" ({said})" if errors else ""
-        return f"what measured there is gone: it was killed, or the host started anew{more}"
-    if task in ("starting", "looking for Python"):
-        return said
-    return f"{task}: {said}"
+        return f"what measured there is gone: it was killed, or the host was restarted{more}"
+    return said if step in ("start", "need-python") else f"{task}: {said}"
 
 
 def _conclude(
     record: Record,
-    hosts: list[str],
+    asked: Sequence[session.Asked],
     failures: Reasons,
     settings: session.Settings,
-    show: told.Show,
+    progress: Progress,
 ) -> None:
     """Build the tables and execute the notebook of every run that has arrived."""
-    from numalab import session, store
-    from numalab.show import view
+    from numalab import runs, session
 
-    for host in hosts:
+    by_key = {record.key(number, one.request): one for number, one in enumerate(asked, 1)}
+    for host in record.hosts():
         for key, folder in record.runs(host).items():
             if record.concluded(host, key):
                 continue
-            show.concluding(host, folder)
+            progress.concluding(host, folder)
             try:
-                store.write(folder)
-                executed = view.execute(folder) if settings.notebook else None
-                session.refuse_without_baseline(folder)
+                by_key[key].keep(folder)
+                executed = session.conclude(folder, by_key[key].notebook, settings.notebook)
+                session.refuse_without_baseline(runs.load(folder))
             except session.NoBaseline as fault:
                 record.forget(host, key)
                 failures.setdefault(host, []).append(f"{folder.name}: {fault}")

@@ -21,10 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from numalab import home
+from numalab import home, untrusted
 from numalab.agent.errors import Fault
 
 Event = dict[str, Any]
+FAILED = ("failed", "unreachable")  # kinds of events after which a host is out
 LOG = "ansible.log"
 
 
@@ -38,20 +39,21 @@ def hosts(pattern: str, inventories: Sequence[Path]) -> list[str]:
         if not Path(path).exists():
             raise Fault(f"there is no inventory {path}", "see fleet/inventory.example.yml")
     done = _run("ansible", [*_given(inventories), "--list-hosts", "--", pattern])
-    names = [line.strip() for line in done.stdout.splitlines()[1:]]
     if done.returncode != 0:
         raise Fault(f"Ansible cannot read the inventory: {_last_words(done.stderr)}", "mend it")
-    unknown = re.findall(r"Could not match supplied host pattern, ignoring: (\S+)", done.stderr)
+    names = [line.strip() for line in done.stdout.splitlines()[1:]]
+    groups, members = _known(inventories)
+    unknown = [name for name in _plain_names(pattern) if name not in groups | members]
     if unknown or not names:
-        known = _groups(inventories)
+        shown = sorted(groups - {"all", "ungrouped"})
         raise Fault(
             f"the inventory names no host or group {', '.join(unknown) or pattern}",
-            f"it has the groups {', '.join(known)}"
-            if known
+            f"it has the groups {', '.join(shown)}"
+            if shown
             else "copy fleet/inventory.example.yml to fleet/inventory.yml and enter your hosts",
         )
     for name in names:
-        if not re.fullmatch(r"\w[\w.+-]*", name):
+        if not untrusted.is_name(name):
             raise Fault(
                 f"the inventory's host {name!r} cannot name a folder of results",
                 "give it a plain name there, and its address as ansible_host",
@@ -59,13 +61,25 @@ def hosts(pattern: str, inventories: Sequence[Path]) -> list[str]:
     return names
 
 
-def _groups(inventories: Sequence[Path]) -> list[str]:
+def _known(inventories: Sequence[Path]) -> tuple[set[str], set[str]]:
+    """Return the inventory's groups that have hosts below them, and its hosts."""
     done = _run("ansible-inventory", [*_given(inventories), "--list"])
     try:
         found = json.loads(done.stdout)
     except ValueError:
-        return []
-    return sorted(name for name, group in found.items() if group.get("hosts") and name != "_meta")
+        return set(), set()
+    groups = {name for name, group in found.items() if group.get("hosts") or group.get("children")}
+    members = {host for group in found.values() for host in group.get("hosts", [])}
+    return groups | {"all", "ungrouped"}, members | {"localhost"}
+
+
+def _plain_names(pattern: str) -> list[str]:
+    """Return the hosts and groups that a pattern names, without wildcards and regular expressions.
+
+    Format: https://docs.ansible.com/ansible/latest/inventory_guide/intro_patterns.html
+    """
+    parts = [part.strip().lstrip("!&") for part in re.split(r"[,:]", pattern)]
+    return [part for part in parts if part and not set(part) & set("*?[]~")]
 
 
 def play(
@@ -80,12 +94,12 @@ def play(
 
     Events are those of fleet/callback_plugins/numalab_events.py. What Ansible itself says goes
     to ``ansible.log`` in ``folder``. Ctrl-C ends Ansible here and nothing on the hosts. Raises
-    Fault when Ansible fails in a way that no event told.
+    Fault when Ansible fails and no event says so.
     """
     given = folder / "variables.json"
     given.write_text(json.dumps(variables), encoding="utf-8")
     command = [_find("ansible-playbook"), *_given(inventories), "-e", f"@{given}"]
-    told = False
+    failed = False
     with open(folder / LOG, "ab") as log, _connections() as sockets:
         before = log.tell()
         reading, writing = os.pipe()
@@ -103,13 +117,13 @@ def play(
             with open(reading, encoding="utf-8", errors="replace") as events:
                 for line in events:
                     event = json.loads(line)
-                    told = told or event["kind"] in ("failed", "unreachable")
+                    failed = failed or event["kind"] in FAILED
                     on_event(event)
             code = playing.wait()
         finally:
             if playing.poll() is None:
                 _end(playing)
-    if code != 0 and not told:
+    if code != 0 and not failed:
         said = (folder / LOG).read_bytes()[before:].decode("utf-8", errors="replace")
         raise Fault(f"Ansible failed: {_last_words(said)}", f"all it said: {folder / LOG}")
 

@@ -7,27 +7,31 @@ The playbook calls it: ``python -m numalab.fleet.receive RECORD RUNS HOST`` read
 from __future__ import annotations
 
 import os
-import re
+import resource
 import shutil
 import sys
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from numalab import untrusted
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 from numalab.fleet.record import read_host
 
 _AGAIN = "give the same command again"
+_NOT_OURS = "what arrived is not of numalab"
+MOST_FILES, MOST_BYTES = 1_000_000, 16 << 30  # of one archive
+MOST_MEMORY = 512 << 20  # of the process that takes an archive in
 
 
 def accept(record: Path, runs: Path, host: str) -> dict[str, Path]:
     """Take in a host's archive; return the run directories by their requests' keys.
 
-    A run goes to its place by one rename(2) after every file in it has the hash that the
-    host wrote down: a cut transfer never looks like a run. Raises Fault when anything differs;
-    runs that were verified before stay.
+    A run goes to its place by one rename(2) after it was loaded and every file in it has the hash
+    that the host wrote down: a cut transfer never looks like a run. Raises Fault when anything
+    differs; runs that were verified before stay.
     """
+    untrusted.check_name(host, "a host")
     archive = record / "incoming" / f"{host}.tar"
     # Deeper than RUNS/HOST/RUN: nothing here is taken for a run (home.find_runs).
     incoming = runs / ".incoming" / f"{host}-{os.getpid()}" / "runs"
@@ -35,10 +39,7 @@ def accept(record: Path, runs: Path, host: str) -> dict[str, Path]:
     try:
         incoming.mkdir(parents=True)
         _extract(archive, incoming)
-        listed = journal.read_json(incoming / "runs.json")["runs"]
-        for key, name in listed.items():
-            if not re.fullmatch(r"\w[\w.+-]*", name):
-                raise Fault(f"{name!r} cannot name a run", "what arrived is not of numalab")
+        for key, name in _listed(incoming).items():
             _verify(incoming / name, name, host)
             taken[key] = _place(incoming / name, runs / host / name)
             _note(record / "hosts" / f"{host}.json", key, taken[key])
@@ -50,44 +51,66 @@ def accept(record: Path, runs: Path, host: str) -> dict[str, Path]:
     return taken
 
 
+def _listed(incoming: Path) -> dict[str, str]:
+    """Return the names of the runs that an archive holds, by their requests' keys."""
+    text = untrusted.read_bytes(incoming, "runs.json", untrusted.MIB)
+    data = untrusted.parse_json(text, "runs.json")
+    listed = data.get("runs") if isinstance(data, dict) else None
+    if not isinstance(listed, dict):
+        raise Fault("runs.json lists no runs", _NOT_OURS)
+    for name in listed.values():
+        if not isinstance(name, str) or not untrusted.is_name(name):
+            raise Fault(f"{name!r} cannot name a run", _NOT_OURS)
+    return listed
+
+
 def _extract(archive: Path, target: Path) -> None:
-    """Unpack regular files only, and none outside of ``target``."""
+    """Unpack plain files only, none outside of ``target``, and no more than a host measures."""
+    count = total = 0
     try:
         with tarfile.open(archive, "r:") as members:
             for member in members:
                 path = PurePosixPath(member.name)
                 if path.is_absolute() or ".." in path.parts:
-                    raise Fault(f"{archive} holds a file {member.name!r}", "it is not of numalab")
+                    raise Fault(f"{archive} holds a file {member.name!r}", _NOT_OURS)
                 if member.isdir():
                     (target / path).mkdir(parents=True, exist_ok=True)
-                elif member.isfile():
-                    (target / path).parent.mkdir(parents=True, exist_ok=True)
-                    source = members.extractfile(member)
-                    assert source is not None
-                    with open(target / path, "wb") as file:
-                        shutil.copyfileobj(source, file)
-                else:
-                    raise Fault(f"{archive}: {member.name!r} is no file", "it is not of numalab")
+                    continue
+                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
+                    raise Fault(f"{archive}: {member.name!r} is no plain file", _NOT_OURS)
+                count, total = count + 1, total + member.size
+                if count > MOST_FILES or total > MOST_BYTES or member.size > untrusted.LARGEST_FILE:
+                    raise Fault(f"{archive} holds more than a host measures", _NOT_OURS)
+                (target / path).parent.mkdir(parents=True, exist_ok=True)
+                source = members.extractfile(member)
+                assert source is not None
+                with open(target / path, "xb") as file:
+                    shutil.copyfileobj(source, file)
+                members.members.clear()  # tarfile keeps every member that it has seen
     except (tarfile.TarError, EOFError) as error:
         raise Fault(f"what arrived is damaged: {error}", _AGAIN) from None
+    except MemoryError:
+        raise Fault(f"{archive} claims more than fits into memory", _NOT_OURS) from None
     except OSError as error:
         raise Fault(f"{error.filename or archive}: {error.strerror or error}", _AGAIN) from None
 
 
 def _verify(folder: Path, name: str, host: str) -> None:
-    manifest = journal.read_json(folder / "manifest.json")
-    for key, expected in (("run", name), ("host", host), ("status", "complete")):
-        if manifest.get(key) != expected:
-            raise Fault(
-                f"{name}: its manifest states {key} {manifest.get(key)!r}, not {expected!r}", _AGAIN
-            )
-    sums: dict[str, Any] = manifest["sha256"]
-    needed = {"host.json", "journal.ndjson"}
-    for one in journal.read(folder / "journal.ndjson"):
-        needed.update(one["sha256"])
+    from numalab import runs
+
+    run = runs.load(folder)
+    manifest = run.manifest
+    for key, found, expected in (
+        ("run", manifest.run, name),
+        ("host", manifest.host, host),
+        ("status", manifest.status, "complete"),
+    ):
+        if found != expected:
+            raise Fault(f"{name}: its manifest states {key} {found!r}, not {expected!r}", _AGAIN)
+    sums = manifest.sha256
+    needed = {"host.json", "journal.ndjson", *(file for one in run.trials for file in one.sha256)}
     for file in sorted(needed | set(sums)):
-        path = folder / file
-        if file not in sums or not path.is_file() or journal.sha256(path) != sums[file]:
+        if file not in sums or untrusted.sha256(folder, file) != sums[file]:
             raise Fault(f"{name}/{file} is missing or is not what the host wrote", _AGAIN)
 
 
@@ -113,6 +136,7 @@ def _note(path: Path, key: str, folder: Path) -> None:
 def main() -> int:
     """Take in one host's archive; return the exit status."""
     record, runs, host = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     try:
         accept(Path(record), Path(runs), host)
     except Fault as fault:

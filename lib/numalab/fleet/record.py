@@ -17,16 +17,15 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from numalab import home
-from numalab.agent import SCHEMA
+from numalab.agent.contract import SCHEMA, Request, from_json, to_json
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
-
-Request = dict[str, Any]
 
 
 class Record:
@@ -81,10 +80,19 @@ class Record:
             "hosts": [],
             "asked": self.asked,
             "requests": {
-                f"{number}-{request['experiment']}": request
+                self.key(number, request): to_json(request)
                 for number, request in enumerate(requests, 1)
             },
         }
+
+    @staticmethod
+    def key(number: int, request: Request) -> str:
+        """Return the name that a request has in the session; ``number`` counts from 1."""
+        return f"{number}-{request.experiment}"
+
+    def requests(self) -> dict[str, Request]:
+        """Return the session's requests by their keys; their host is to be filled in."""
+        return {key: from_json(Request, one) for key, one in self.data["requests"].items()}
 
     def session(self) -> str:
         """The session's name; Fault when this command has begun none."""
@@ -104,9 +112,11 @@ class Record:
     # --- per host -----------------------------------------------------------------------------
 
     def missing(self, host: str) -> dict[str, Request]:
-        """Return the requests whose runs have not arrived from a host, by their keys."""
+        """Return the requests to a host whose runs have not arrived from it, by their keys."""
         there = {**self.runs(host), **self.left_out(host)}
-        return {key: one for key, one in self.data["requests"].items() if key not in there}
+        return {
+            key: replace(one, host=host) for key, one in self.requests().items() if key not in there
+        }
 
     def runs(self, host: str) -> dict[str, Path]:
         """Return the run directories that have arrived from a host, by their requests' keys."""

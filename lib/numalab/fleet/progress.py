@@ -1,4 +1,4 @@
-"""What a person, or a script, is told while a fleet measures."""
+"""What a person, or a script, sees of a fleet while it measures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numalab.agent.trial import journal
+from numalab.agent.contract import GRADES, SCHEMA
+from numalab.agent.trial.job import Job, Status
 from numalab.fleet.record import Record
+from numalab.show import escape
 
 if TYPE_CHECKING:
     from numalab import session
@@ -21,8 +23,8 @@ _TOOLS = {
 }
 
 
-class Show:
-    """Tells of each host what it does: a bar each at a terminal, lines in a log, at last JSON.
+class Progress:
+    """Shows what each host does: a bar each at a terminal, lines in a log, at last JSON.
 
     As a context it shows the bars.
     """
@@ -31,18 +33,19 @@ class Show:
         self.hosts = hosts
         self.as_json = settings.as_json
         self.width = max(map(len, hosts))
-        self.said: dict[str, set[Any]] = {host: set() for host in hosts}
+        self.shown: dict[str, set[Any]] = {host: set() for host in hosts}
         self.bars: Any = None
         self.tasks: dict[str, Any] = {}
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> Progress:
         if not self.as_json and sys.stdout.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bars
 
-            said = TextColumn("{task.fields[said]}")
-            self.bars = Progress("{task.description}", BarColumn(20), said, transient=True)
+            doing = TextColumn("{task.fields[doing]}", markup=False)
+            self.bars = Bars("{task.description}", BarColumn(20), doing, transient=True)
             for host in self.hosts:
-                self.tasks[host] = self.bars.add_task(host, total=None, said="", visible=False)
+                self.tasks[host] = self.bars.add_task(host, total=None, doing="", visible=False)
             self.bars.start()
         return self
 
@@ -53,9 +56,9 @@ class Show:
 
     def begin(self, record: Record) -> None:
         """Say what is measured where, and what was done before."""
-        requests = list(record.data["requests"].values())
-        names = ", ".join(request["experiment"] for request in requests)
-        self._line(f"{names} ({requests[0]['profile']}) on {', '.join(self.hosts)}")
+        requests = list(record.requests().values())
+        names = ", ".join(request.experiment for request in requests)
+        self._line(f"{names} ({requests[0].profile}) on {', '.join(self.hosts)}")
         if record.begun_before:
             there = sum(len(record.runs(host)) for host in self.hosts)
             self._line(
@@ -64,13 +67,13 @@ class Show:
                 f"{record.folder})"
             )
 
-    def phase(self, host: str, task: str) -> None:
-        """Say what Ansible does on a host."""
-        said = task.rpartition(": ")[2]
+    def phase(self, host: str, step: str | None, task: str) -> None:
+        """Say what Ansible does on a host; ``task`` is the step's name for a reader."""
+        doing = task.rpartition(": ")[2]
         if self.bars:
-            self.bars.update(self.tasks[host], said=said, visible=True)
-        elif said.startswith("installing"):
-            self._once(host, said)  # that may take a while
+            self.bars.update(self.tasks[host], doing=escape.line(doing), visible=True)
+        elif step == "install":
+            self._once(host, doing)  # that may take a while
 
     def missing(self, host: str, tools: list[str]) -> None:
         """Say what a host lacks."""
@@ -78,30 +81,33 @@ class Show:
             names = ", ".join(_TOOLS.get(tool, tool) for tool in tools)
             self._once(host, f"⚠ it lacks {names}: what needs them is left out and says so")
 
-    def status(self, host: str, status: dict[str, Any]) -> None:
+    def status(self, host: str, status: Status) -> None:
         """Say how far a host's queue is."""
+        for number, job in enumerate(status.jobs, 1):
+            name = job.experiment
+            if job.summary:
+                self._once(host, f"{name}: {job.summary}")
+            for skipped in job.skipped:
+                self._once(host, f"– {name}: {skipped}")
+            for mark, noted in (("⚠", job.warnings), ("✗", job.errors)):
+                for one in noted:
+                    of = f"{one.label}: " if one.label else ""
+                    self._once(host, f"{mark} {name}: {of}{one.reason}")
+            if job.state == "measuring" and job.last:
+                many = f"{number}/{len(status.jobs)} " if len(status.jobs) > 1 else ""
+                self._trial(host, job, job.last, many)
+
+    def _trial(self, host: str, job: Job, last: dict[str, Any], many: str) -> None:
         from numalab import session
 
-        for number, job in enumerate(status["jobs"], 1):
-            name = job["experiment"]
-            if job["summary"]:
-                self._once(host, f"{name}: {job['summary']}")
-            for line in job["skipped"]:
-                self._once(host, f"– {name}: {line}")
-            for line in job["warnings"]:
-                self._once(host, f"⚠ {name}: {line}")
-            for line in job["errors"]:
-                self._once(host, f"✗ {name}: {line}")
-            last = job["last"]
-            if job["state"] == "measuring" and last:
-                many = f"{number}/{len(status['jobs'])} " if len(status["jobs"]) > 1 else ""
-                said = f"{many}{name} {last['trial']}/{last['of']}  {session.said(last)}"
-                if self.bars:
-                    task = self.tasks[host]
-                    self.bars.update(task, total=last["of"], completed=last["trial"], said=said)
-                elif (name, last["block"]) not in self.said[host]:
-                    self.said[host].add((name, last["block"]))
-                    self._line(f"{host:<{self.width}}  {said}")
+        line = f"{many}{job.experiment} {last['trial']}/{last['of']}  {session.trial_line(last)}"
+        if self.bars:
+            task = self.tasks[host]
+            doing = escape.line(line)
+            self.bars.update(task, total=last["of"], completed=last["trial"], doing=doing)
+        elif (job.key, last["block"]) not in self.shown[host]:
+            self.shown[host].add((job.key, last["block"]))
+            self._line(f"{host:<{self.width}}  {line}")
 
     def failed(self, host: str, reason: str) -> None:
         """Say that a host is out."""
@@ -128,54 +134,58 @@ class Show:
         """Say what came of each host."""
         results = {host: self._result(record, host, failures.get(host, [])) for host in self.hosts}
         if self.as_json:
-            print(json.dumps({"schema": 1, "hosts": results}, indent=2, ensure_ascii=False))
+            text = json.dumps({"schema": SCHEMA, "hosts": results}, indent=2, ensure_ascii=False)
+            print(escape.terminal(text))
             return
         from numalab import runs, session
         from numalab.analysis import results as tables
 
         for host, result in results.items():
-            print(f"\n{host}: {result['state']}")
+            self._line(f"\n{host}: {result['state']}")
             for run in result["runs"]:
-                print(f"  {run['experiment']}: {session.grades(run)}   {run['folder']}")
+                self._line(f"  {run['experiment']}: {session.grades(run)}   {run['folder']}")
             for line in result["left_out"]:
-                print(f"  – {line}")
+                self._line(f"  – {line}")
             for reason in result["reasons"]:
-                print(f"  ✗ {reason}")
+                self._line(f"  ✗ {reason}")
             if len(result["runs"]) == 1:
                 table = tables.terminal(runs.load(result["runs"][0]["folder"]))
                 if table:
-                    print(f"\n{table}")
+                    self._line(f"\n{table}")
         if any(result["runs"] for result in results.values()):
-            print("\n→   numalab report")
+            self._line("\n→   numalab report")
 
     def _result(self, record: Record, host: str, reasons: list[str]) -> dict[str, Any]:
+        from numalab import runs
+
+        requests = record.requests()
         found = []
         for key, folder in record.runs(host).items():
-            grades = [one["grade"] for one in journal.read(folder / "journal.ndjson")]
+            grades = [trial.grade for trial in runs.load(folder).trials]
             found.append(
                 {
-                    "experiment": record.data["requests"][key]["experiment"],
+                    "experiment": requests[key].experiment,
                     "folder": str(folder),
                     "notebook": record.notebooks(host).get(key),
-                    **{name: grades.count(name) for name in ("verified", "unverified", "error")},
+                    **{name: grades.count(name) for name in GRADES},
                 }
             )
         left_out = [
-            f"{record.data['requests'][key]['experiment']}: nothing to measure here: {reason}"
+            f"{requests[key].experiment}: nothing to measure here: {reason}"
             for key, reason in record.left_out(host).items()
         ]
         state = "complete" if not reasons else "failed"
         return {"state": state, "reasons": reasons, "left_out": left_out, "runs": found}
 
     def _once(self, host: str, text: str) -> None:
-        if text not in self.said[host]:
-            self.said[host].add(text)
+        if text not in self.shown[host]:
+            self.shown[host].add(text)
             self._line(f"{host:<{self.width}}  {text}")
 
     def _line(self, text: str) -> None:
         if self.as_json:
             return
         if self.bars:
-            self.bars.console.print(text, markup=False, highlight=False)
+            self.bars.console.print(escape.terminal(text), markup=False, highlight=False)
         else:
-            print(text, flush=True)
+            print(escape.terminal(text), flush=True)
