@@ -172,7 +172,7 @@ class DataSet:
             except Fault as fault:
                 # A server may not say what it met: it may only call its directory unusable.
                 nothing_free = shutil.disk_usage(parent).free < _NOTHING_BYTES
-                if nothing_free and fault.reason.code != "disk-full":
+                if nothing_free and fault.reason.code != "no-disk-left-for-data":
                     raise disk_full(fault.what) from None
                 raise
             finally:
@@ -266,7 +266,7 @@ def free_bytes() -> int:
 
 def disk_full(said: str) -> Fault:
     """Return the fault of a disk that is full, with the words of whoever met it."""
-    return Fault(reason("disk-full", said=said), _ROOM_HINT)
+    return Fault(reason("no-disk-left-for-data", said=said), _ROOM_HINT)
 
 
 def _room(error: OSError) -> Optional[str]:

@@ -116,7 +116,7 @@ SENTENCES: Dict[str, Template] = {
     ),
     "data-not-made": _not_made,
     "data-being-made": "another process is preparing a data set ({folder})",
-    "disk-full": "the disk is full: the data set does not fit ({said})",
+    "no-disk-left-for-data": "the disk is full: the data set does not fit ({said})",
     "copy-in-use": "the working copy {folder} is in use by another server",
     "no-copy": "no working copy of the data set: {error} ({file})",
     "no-data-set": "{folder} holds no whole data set",
