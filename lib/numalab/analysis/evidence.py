@@ -42,6 +42,8 @@ CONFIDENCE = 0.95
 NOISY = 0.10
 """Standard deviation over mean above which a result is called unstable (as in pyperf)."""
 
+COUNTER_MISSING = "counter-missing"  # the code of a quotient whose counter has no value
+
 _KERNEL_SOURCES = ("numastat", "vmstat", "meminfo", "placement")
 _PLACING_TOOLS = ("allocation",)  # their counts are the kernel's doing, not a speed in disguise
 _TIMES = ("s", "ms", "us", "µs", "ns", "min", "h", "cycles")
@@ -168,13 +170,19 @@ def real(run: Run, metric: str, unit: str = "", source: str = "tool", tool: str 
 def why_missing(measurements: pl.DataFrame, metric: str) -> tuple[Reason, ...]:
     """Return why a metric has no value in these rows: at most two reasons, () where none stands.
 
-    Columns ``reason`` (a code) and ``reason_fields`` (JSON) as in measurements.parquet.
+    A quotient of a counter that is missing has that counter's reason with it. Columns ``reason``
+    (a code) and ``reason_fields`` (JSON) as in measurements.parquet.
     """
     rows = measurements.filter(
         (pl.col("metric") == metric) & pl.col("value").is_null() & pl.col("reason").is_not_null()
     )
-    found = rows.select("reason", "reason_fields").unique().sort("reason", "reason_fields")
-    return tuple(row_reason(*row) for row in found.head(2).iter_rows())
+    found = []
+    for row in rows.select("reason", "reason_fields").unique().sort(pl.all()).head(2).iter_rows():
+        why = row_reason(*row)
+        counter = why.fields.get("name") if why.code == COUNTER_MISSING else metric
+        deeper = why_missing(measurements, counter) if counter != metric else ()
+        found.append(reason("without-counter", name=counter, why=deeper[0]) if deeper else why)
+    return tuple(found)
 
 
 def row_reason(code: str, fields: str | None) -> Reason:

@@ -33,7 +33,7 @@ import numpy as np
 import polars as pl
 from scipy import special
 
-from ..agent.contract import CONTROL, Cell, Plan, Reason, reason
+from ..agent.contract import CONTROL, Cell, Plan, Reason, dumps, reason
 from .evidence import BLOCKS_NEEDED, CONFIDENCE, Grid, deciding_rows, grid, summarise
 
 DIFFERENT, ALIKE = "different", "not-distinguishable"
@@ -440,19 +440,25 @@ def across(
 
 
 def ratios(
-    measurements: pl.DataFrame, plan: Plan, metrics: Sequence[str] | None = None
+    measurements: pl.DataFrame,
+    plan: Plan,
+    metrics: Sequence[str] | None = None,
+    point: str | None = None,
 ) -> pl.DataFrame:
     """Return one row per cell with a baseline, metric and point: its ratio to that, judged.
 
     Columns: those of the cell as in ``evidence.summarise``; ``ratio`` to the baseline (its control
     included), ``low`` and ``high`` (95 %, for all pairs together; of the control itself 99 %),
     ``n`` blocks used, ``dropped`` blocks left out, ``aa_low`` and ``aa_high`` (the A/A control's
-    interval), ``decision`` (one of ``DECISIONS``) and ``reason`` (the code why there is no ratio).
-    ``measurements`` are those of one run.
+    interval), ``decision`` (one of ``DECISIONS``), ``reason`` and ``reason_fields`` (the code why
+    there is no ratio, and its fields as JSON). ``measurements`` are those of one run; ``point``
+    chooses one point.
     """
     heads = summarise(measurements, metrics).filter(
         pl.col("baseline").is_not_null() & (pl.col("n") > 0)
     )
+    if point is not None:
+        heads = heads.filter(pl.col("point") == point)
     if "tool" in heads["source"]:  # a collector may count what the tool counts too
         own = heads.filter(pl.col("source") == "tool")["metric"].unique().to_list()
         heads = heads.filter((pl.col("source") == "tool") | ~pl.col("metric").is_in(own))
@@ -469,10 +475,11 @@ def ratios(
                 "ratio": found.ratio, "low": found.low, "high": found.high, "n": found.n,
                 "dropped": found.dropped, "aa_low": aa and aa.low, "aa_high": aa and aa.high,
                 "decision": found.decision, "reason": found.reason and found.reason.code,
+                "reason_fields": found.reason and dumps(found.reason.fields),
             }
         )  # fmt: skip
     floats = dict.fromkeys(("ratio", "low", "high", "aa_low", "aa_high"), pl.Float64)
-    texts = dict.fromkeys(("decision", "reason"), pl.String)
+    texts = dict.fromkeys(("decision", "reason", "reason_fields"), pl.String)
     schema = {**floats, **dict.fromkeys(("n", "dropped"), pl.Int64), **texts}
     figures = pl.DataFrame(rows, schema=schema)
     kept = [name for name in heads.columns if name not in ("median", "mean", *schema)]

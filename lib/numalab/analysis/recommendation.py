@@ -1,9 +1,8 @@
 """Which binding to use on a host, by its own results; or that none can be told from the default.
 
 The default is the cell ``unbound``: the kernel's own choice of CPUs and memory. Every other cell
-of the same load is compared with it, paired by block, verified trials only. The intervals are
-widened for the number of bindings compared (Bonferroni), because the best of many looks better
-than it is; a binding is recommended only where its interval also lies beyond the A/A control's.
+of the same load is compared with it by the judge, whose bounds hold for all of them together: the
+best of many looks better than it is. Verified trials only.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
-from numalab.agent import cpulist
-from numalab.agent.plan import bindings
-from numalab.analysis import results, statistics
-from numalab.analysis.statistics import BLOCKS_NEEDED, Ratio
-from numalab.runs import Run, load_of
-from numalab.show import tables
-
-DEFAULT = "unbound"
+from ..agent import cpulist
+from ..agent.contract import CONTROL, VERIFIED, Cell
+from ..runs import Run
+from ..show import escape, tables
+from . import evidence, judge, results
+from .evidence import BLOCKS_NEEDED
+from .judge import DEFAULT, Effect
 
 
 @dataclass(frozen=True)
@@ -51,23 +48,9 @@ class Recommendation:
     paste: list[Lines] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """One cell against another in the metric that decides; bounds widened for ``tried``."""
-
-    cell: dict[str, Any]
-    ratio: Ratio
-    low: float | None
-    high: float | None
-
-    def words(self) -> str:
-        return f"{self.cell['label']} {tables.interval(self.ratio.ratio, self.low, self.high)}"
-
-
 def suitable(run: Run) -> bool:
     """Say whether a run compares bindings with the default at all, in a metric that decides."""
-    loads = _loads(run)
-    compared = any(len(cells) > 1 and _default(cells) is not None for cells in loads.values())
+    compared = any(len(cells) > 1 and _default(cells) is not None for cells in _loads(run).values())
     # several points (instances, pairs of nodes) are not one figure that decides
     headline = next(iter(run.measures), None)
     return compared and headline is not None and len(results.points(run, headline)) == 1
@@ -77,161 +60,145 @@ def of(run: Run) -> Recommendation:
     """Return what a run recommends for its host."""
     if not suitable(run):
         return Recommendation(None, "This run compares no binding with the default (unbound).")
-    if run.host["emulated"]:
+    headline = _Headline(run)
+    if not evidence.real(run, headline.metric, headline.unit):
         return Recommendation(
             None, "Emulated host: its timings carry no NUMA meaning, so nothing is recommended."
         )
-    judge = _Judge(run)
-    first = next(load for load, cells in _loads(run).items() if _default(cells) is not None)
-    cells = _loads(run)[first]
-    default = _default(cells)
+    load, cells, default = next(
+        (load, cells, default)
+        for load, cells in _loads(run).items()
+        if (default := _default(cells)) is not None
+    )
     others = [cell for cell in cells if cell is not default]
-    compared = [judge.compare(cell, default, len(others)) for cell in others]
-    usable = [one for one in compared if one.low is not None and one.ratio.n >= BLOCKS_NEEDED]
-    what = f"{judge.words} of {default['label']}"
-    if not usable:
-        return Recommendation(None, _too_few(judge, compared))
-    if judge.far is None:
-        return Recommendation(
-            None,
-            "Nothing is recommended: this run has no A/A control with "
-            f"{BLOCKS_NEEDED} verified blocks, so a gain cannot be told from chance.",
-        )
-    best = max(usable, key=lambda one: judge.sign * (one.ratio.ratio or 0))
-    if not judge.gains(best):
-        worse = [one for one in usable if judge.loses(one)]
-        if len(worse) == len(usable):
+    effects = {cell.id: headline.judge.compare(cell.id, default.id) for cell in others}
+    refused = _refused(run, headline, list(effects.values()))
+    if refused:
+        return Recommendation(None, refused)
+    usable = [cell for cell in others if effects[cell.id].decided]
+    best = max(usable, key=lambda cell: headline.sign * (effects[cell.id].ratio or 0))
+    figures = f"{_words(best, effects[best.id])} times the {headline.words} of {default.label}"
+    ground = f"{headline.control_words()}, {effects[best.id].n} blocks{_together(len(others))}"
+    if not headline.gains(effects[best.id]):
+        text = "No binding can be told from the default here. The best is "
+        if all(headline.loses(effects[cell.id]) for cell in usable):
             text = "No binding does better than the default here: each does worse. The best is "
-        else:
-            text = "No binding can be told from the default here. The best is "
-        return Recommendation(
-            None,
-            f"{text}{best.words()} times the {what}; {judge.control_words()}, "
-            f"{best.ratio.n} blocks{_widened(len(others))}.",
-        )
-    mean, base = judge.mean(best.cell), judge.mean(default)
-    says = (
-        f"Use {best.words()} times the {what} ({tables.number(mean)} against "
-        f"{tables.number(base)} {judge.unit}; {judge.better} is better); "
-        f"{judge.control_words()}, {best.ratio.n} blocks{_widened(len(others))}."
-    )
+        return Recommendation(None, f"{text}{figures}; {ground}.")
+    mean, base = (tables.number(headline.mean(cell)) for cell in (best, default))
     return Recommendation(
-        best.cell["id"],
-        says,
-        list(_costs(run, judge, best.cell, default)),
+        best.id,
+        f"Use {figures} ({mean} against {base} {headline.unit}; {headline.better} is better); "
+        f"{ground}.",
+        list(_costs(run, headline, best, default)),
         [
-            one.words()
-            for one in usable
-            if one is not best and not judge.differ(one.cell, best.cell, len(usable))
+            _words(cell, effects[cell.id])
+            for cell in usable
+            if cell is not best and not headline.judge.compare(cell.id, best.id).different
         ],
-        list(_elsewhere(run, judge, best.cell, first)),
-        paste(run, best.cell),
+        list(_elsewhere(run, headline, best, load)),
+        paste(run, best),
     )
 
 
-# ---------------------------------------------------------------- the comparison
-
-
-class _Judge:
-    """The run's first measure, verified rows only, and its A/A control."""
+class _Headline:
+    """The run's first measure, and its judge."""
 
     def __init__(self, run: Run) -> None:
-        self.run = run
-        self.metric = next(iter(run.measures))
+        self.metric, measure = next(iter(run.measures.items()))
         self.point = results.points(run, self.metric)[0]
-        self.better = run.measures[self.metric]["better"]
-        self.unit = run.measures[self.metric]["unit"]
+        self.better, self.unit = measure.better, measure.unit
         self.words = tables.plain(self.metric)
         self.sign = 1 if self.better == "higher" else -1
-        self.rows = _verified(run, self.metric, self.point)
-        control = statistics.aa_interval(self.rows, self.metric, self.point)
-        self.control = control
-        # Which of two like cells was called the control is chance: 0.9 is as far off as 1 / 0.9.
-        self.far = None
-        if control.low is not None and control.n >= BLOCKS_NEEDED:
-            self.far = max(control.high, 1 / control.low)
+        self.rows = evidence.deciding_rows(run.measurements, self.metric)
+        self.judge = judge.of(run.measurements, run.plan, self.metric, self.point)
 
-    def compare(self, cell: dict[str, Any], other: dict[str, Any], tried: int) -> _Compared:
-        ratio = statistics.paired_cells(self.rows, cell["id"], other["id"])
-        if ratio.low is None:
-            return _Compared(cell, ratio, None, None)
-        confidence = 1 - (1 - statistics.CONFIDENCE) / max(tried, 1)
-        return _Compared(cell, ratio, *statistics.widened(ratio, confidence))
+    def gains(self, effect: Effect) -> bool:
+        return effect.different and (effect.ratio > 1) == (self.sign > 0)
 
-    def gains(self, one: _Compared) -> bool:
-        return one.low > self.far if self.sign > 0 else one.high < 1 / self.far
+    def loses(self, effect: Effect) -> bool:
+        return effect.different and not self.gains(effect)
 
-    def loses(self, one: _Compared) -> bool:
-        return one.high < 1 / self.far if self.sign > 0 else one.low > self.far
-
-    def differ(self, cell: dict[str, Any], other: dict[str, Any], tried: int) -> bool:
-        one = self.compare(cell, other, tried)
-        return one.low is not None and (self.gains(one) or self.loses(one))
-
-    def mean(self, cell: dict[str, Any]) -> float | None:
-        return self.rows.filter(pl.col("cell") == cell["id"])["value"].mean()
+    def mean(self, cell: Cell) -> float | None:
+        mine = (pl.col("cell") == cell.id) & (pl.col("point") == self.point)
+        return self.rows.filter(mine)["value"].mean()
 
     def control_words(self) -> str:
-        shown = tables.interval(self.control.ratio, self.control.low, self.control.high)
+        control = next(one for one in self.judge.controls.values() if one.low is not None)
+        shown = tables.interval(control.ratio, control.low, control.high)
         return f"the A/A control shows {shown} where nothing differs"
 
 
-def _verified(run: Run, metric: str, point: str) -> pl.DataFrame:
-    rows = run.tool_rows(metric).filter(
-        (pl.col("grade") == "verified") & pl.col("value").is_finite()
-    )
-    if "tool" in rows["source"]:  # a collector may count what the tool counts too
-        rows = rows.filter(pl.col("source") == "tool")
-    return rows.filter(pl.col("point") == point)
-
-
-def _too_few(judge: _Judge, compared: Sequence[_Compared]) -> str:
-    most = max((one.ratio.n for one in compared), default=0)
+def _refused(run: Run, headline: _Headline, effects: Sequence[Effect]) -> str | None:
+    """Why nothing can be recommended, whatever the figures; None when something can."""
+    if not (headline.rows["grade"] == VERIFIED).any():
+        return "Nothing is recommended: no trial's placement is verified."
+    said = {effect.decision for effect in effects}
+    if said & {judge.DIFFERENT, judge.ALIKE}:
+        return None
+    if judge.DRIFTED in said:
+        return (
+            "Nothing is recommended: the run drifted, its A/A control differs from itself. "
+            "Run it again on a quiet host."
+        )
+    if judge.NO_CONTROL in said:
+        return (
+            f"Nothing is recommended: this run has no A/A control with {BLOCKS_NEEDED} verified "
+            "blocks, so a gain cannot be told from chance."
+        )
+    most = max((effect.n for effect in effects), default=0)
     return (
         f"Nothing is recommended: at most {most} verified blocks hold both a binding and the "
-        f"default, and fewer than {BLOCKS_NEEDED} decide nothing (profile "
-        f"{judge.run.manifest['profile']})."
+        f"default, and fewer than {BLOCKS_NEEDED} decide nothing (profile {run.manifest.profile})."
     )
 
 
-def _widened(tried: int) -> str:
+def _words(cell: Cell, effect: Effect) -> str:
+    return f"{cell.label} {tables.interval(effect.ratio, effect.low, effect.high)}"
+
+
+def _together(tried: int) -> str:
     return f"; intervals hold for all {tried} bindings compared at once" if tried > 1 else ""
 
 
 # ---------------------------------------------------------------- loads
 
 
-def _loads(run: Run) -> dict[str, list[dict[str, Any]]]:
+def _loads(run: Run) -> dict[str, list[Cell]]:
     """The cells that bear the same load, without controls; the plain load first."""
-    loads: dict[str, list[dict[str, Any]]] = {"": []}
-    for cell in run.cells.values():
-        if cell["role"] != "control":
-            loads.setdefault(load_of(cell["id"]), []).append(cell)
+    loads: dict[str, list[Cell]] = {"": []}
+    for cell in run.plan.cells:
+        if cell.role != CONTROL:
+            loads.setdefault(run.load_of(cell), []).append(cell)
     return {load: cells for load, cells in loads.items() if cells}
 
 
-def _default(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    return next((cell for cell in cells if cell["binding"] == DEFAULT), None)
+def _default(cells: Sequence[Cell]) -> Cell | None:
+    return next((cell for cell in cells if cell.binding == DEFAULT), None)
+
+
+def _same_binding(cell: Cell, other: Cell) -> bool:
+    """Whether two cells differ in their load only."""
+    return (cell.binding, cell.layout, cell.cpus, cell.memory) == (
+        other.binding, other.layout, other.cpus, other.memory,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- what it costs
 
 
-def _costs(
-    run: Run, judge: _Judge, cell: dict[str, Any], default: dict[str, Any]
-) -> Iterator[str]:
-    shape = run.host["topology"]
-    usable = len(cpulist.parse(bindings.usable_cpus(shape)))
-    if cell["cpus"] is not None:
-        mine = len(cpulist.parse(cell["cpus"]))
+def _costs(run: Run, headline: _Headline, cell: Cell, default: Cell) -> Iterator[str]:
+    shape = run.host.topology
+    if cell.cpus is not None:
+        mine, usable = len(cpulist.parse(cell.cpus)), len(shape.usable)
         if mine < usable:
             yield f"it may run on {mine} of {usable} hardware threads; the others stay free"
-    policy, nodes = cell["memory"]["policy"], cell["memory"]["nodes"]
-    if policy in ("bind", "preferred"):
-        sizes = {n["node"]: n["memory_bytes"] for n in shape["nodes"]}
-        held = [sizes.get(number) for number in cpulist.parse(nodes)]
-        if len(held) < sum(1 for size in sizes.values() if size):
-            size = "" if None in held else f" ({tables.number(sum(held) / 2**30)} GiB in all)"
+    policy, nodes = cell.memory.policy, cell.memory.nodes
+    if policy in ("bind", "preferred") and nodes:
+        held = [shape.node[number].memory_bytes for number in cpulist.parse(nodes)]
+        if len(held) < len([one for one in shape.nodes if one.memory_bytes]):
+            known = [size for size in held if size is not None]
+            total = f" ({tables.number(sum(known) / 2**30)} GiB in all)"
+            size = total if len(known) == len(held) else ""
             yield (
                 f"all its memory must fit on node {nodes}{size}: what does not is reclaimed, "
                 "swapped or killed, never placed on another node"
@@ -239,34 +206,30 @@ def _costs(
                 else f"what does not fit on node {nodes}{size} goes to other nodes, unnoticed"
             )
     for name, measure in run.measures.items():
-        if name == judge.metric:
+        if name == headline.metric:
             continue
-        rows = _verified(run, name, judge.point)
-        ratio = statistics.paired_cells(rows, cell["id"], default["id"])
-        control = statistics.aa_interval(rows, name, judge.point)
-        said = statistics.effect(ratio.low, ratio.high, control.low, control.high, ratio.n)
-        worse = said == statistics.EFFECT and (ratio.ratio > 1) == (measure["better"] == "lower")
-        if worse:
-            shown = tables.interval(ratio.ratio, ratio.low, ratio.high)
-            yield f"{tables.plain(name)} is {shown} times that of {default['label']}"
+        asked = judge.of(run.measurements, run.plan, name, headline.point)
+        effect = asked.compare(cell.id, default.id)
+        if effect.different and (effect.ratio > 1) == (measure.better == "lower"):
+            shown = tables.interval(effect.ratio, effect.low, effect.high)
+            yield f"{tables.plain(name)} is {shown} times that of {default.label}"
 
 
-def _elsewhere(run: Run, judge: _Judge, chosen: dict[str, Any], first: str) -> Iterator[str]:
+def _elsewhere(run: Run, headline: _Headline, chosen: Cell, first: str) -> Iterator[str]:
     """The same binding under the run's other loads."""
-    name = chosen["id"].removesuffix(f"/{first}" if first else "")
     for load, cells in _loads(run).items():
         default = _default(cells)
-        mine = next((cell for cell in cells if cell["id"] == f"{name}/{load}"), None)
+        mine = next((cell for cell in cells if _same_binding(cell, chosen)), None)
         if load == first or default is None or mine is None:
             continue
-        one = judge.compare(mine, default, 1)
-        if one.low is None or one.ratio.n < BLOCKS_NEEDED:
+        effect = headline.judge.compare(mine.id, default.id)
+        if not effect.decided:
             verdict = "too few verified blocks to say"
         else:
-            verdict = tables.interval(one.ratio.ratio, one.low, one.high)
-            if judge.loses(one):
+            verdict = tables.interval(effect.ratio, effect.low, effect.high)
+            if headline.loses(effect):
                 verdict += ", a loss"
-            elif not judge.gains(one):
+            elif not headline.gains(effect):
                 verdict += ", not distinguishable"
         yield f"{load.replace('=', ' ')}: {verdict}"
 
@@ -274,7 +237,7 @@ def _elsewhere(run: Run, judge: _Judge, chosen: dict[str, Any], first: str) -> I
 # ---------------------------------------------------------------- lines to paste
 
 
-def paste(run: Run, cell: dict[str, Any]) -> list[Lines]:
+def paste(run: Run, cell: Cell) -> list[Lines]:
     """Return the lines that put a program under a cell's binding, place by place.
 
     Their meaning: numactl(8); systemd.exec(5) (``CPUAffinity=`` assignments are merged until an
@@ -286,32 +249,32 @@ def paste(run: Run, cell: dict[str, Any]) -> list[Lines]:
     program = {"mysql": "mysqld", "mariadb": "mariadbd"}.get(server or "", "PROGRAM")
     unit = {"mysql": "mysql", "mariadb": "mariadb"}.get(server or "", "NAME")
     found = []
-    policy, nodes = cell["memory"]["policy"], cell["memory"]["nodes"]
-    if cell["numactl"]:
-        found.append(Lines("numactl", [" ".join([*cell["numactl"], program])]))
+    policy, nodes = cell.memory.policy, cell.memory.nodes
+    if cell.numactl:
+        found.append(Lines("numactl", [" ".join([*cell.numactl, program])]))
         found.append(Lines(f"systemd: systemctl edit {unit}.service", _systemd(cell),
                            [] if policy == "default" else ["systemd 243 or newer"]))  # fmt: skip
         found.append(_docker(cell, program))
-    interleave = cell.get("options", {}).get("innodb_numa_interleave")
+    interleave = cell.options.get("innodb_numa_interleave")
     if server and interleave in ("ON", "OFF"):  # "": the server was built without it
         found.append(_my_cnf(interleave, server, policy, nodes))
     return found
 
 
-def _systemd(cell: dict[str, Any]) -> list[str]:
+def _systemd(cell: Cell) -> list[str]:
     lines = ["[Service]"]
-    if cell["cpus"] is not None:
-        lines += ["CPUAffinity=", f"CPUAffinity={cell['cpus']}"]
-    if cell["memory"]["policy"] != "default":
-        lines += [f"NUMAPolicy={cell['memory']['policy']}", f"NUMAMask={cell['memory']['nodes']}"]
+    if cell.cpus is not None:
+        lines += ["CPUAffinity=", f"CPUAffinity={cell.cpus}"]
+    if cell.memory.policy != "default":
+        lines += [f"NUMAPolicy={cell.memory.policy}", f"NUMAMask={cell.memory.nodes}"]
     return lines
 
 
-def _docker(cell: dict[str, Any], program: str) -> Lines:
-    policy, nodes = cell["memory"]["policy"], cell["memory"]["nodes"]
+def _docker(cell: Cell, program: str) -> Lines:
+    policy, nodes = cell.memory.policy, cell.memory.nodes
     words = ["docker", "run"]
-    if cell["cpus"] is not None:
-        words.append(f"--cpuset-cpus={cell['cpus']}")
+    if cell.cpus is not None:
+        words.append(f"--cpuset-cpus={cell.cpus}")
     if policy == "default":
         return Lines("docker", [" ".join([*words, "IMAGE"])])
     if policy == "bind":
@@ -329,10 +292,10 @@ def _docker(cell: dict[str, Any], program: str) -> Lines:
 
 def _server(run: Run) -> str | None:
     """``mysql`` or ``mariadb`` where the run measured such a server, else None."""
-    tool = run.plan["tool"]
-    if not tool["name"].startswith("mysql"):
+    tool = run.plan.tool
+    if not tool.name.startswith("mysql"):
         return None
-    said = f"{tool.get('version') or ''} {tool.get('path') or ''}".lower()
+    said = f"{tool.version or ''} {tool.path or ''}".lower()
     return "mariadb" if "mariadb" in said else "mysql"
 
 
@@ -353,12 +316,14 @@ def _my_cnf(value: str, server: str, policy: str, nodes: str | None) -> Lines:
 
 def markdown(found: Recommendation) -> str:
     """Return a recommendation as Markdown, the lines to paste in code blocks."""
-    parts = [f"**{found.says}**" if found.cell else found.says]
+    says = escape.markdown(found.says)
+    parts = [f"**{says}**" if found.cell else says]
     for title, sentences in _lists(found):
-        parts.append(f"{title}\n\n" + "\n".join(f"- {one}" for one in sentences))
+        parts.append(f"{title}\n\n" + "\n".join(f"- {escape.markdown(one)}" for one in sentences))
     for place in found.paste:
-        remarks = f" ({'; '.join(place.remarks)})" if place.remarks else ""
-        parts.append(f"{place.where}{remarks}:\n\n```\n" + "\n".join(place.lines) + "\n```")
+        remarks = f" ({'; '.join(map(escape.markdown, place.remarks))})" if place.remarks else ""
+        lines = "\n".join(escape.line(line).replace("`", "'") for line in place.lines)
+        parts.append(f"{place.where}{remarks}:\n\n```\n{lines}\n```")
     return "\n\n".join(parts)
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
-from numalab import store
-from numalab.agent import cpulist, drivers
-from numalab.agent.collectors import perf
-from numalab.agent.trial import journal
-from numalab.analysis import statistics
-from numalab.runs import Run
-from numalab.show import tables
+from .. import runs, store
+from ..agent import cpulist, drivers
+from ..agent.collectors import perf
+from ..agent.contract import BASELINE, CONTROL, ERROR, VERIFIED, Node, Proof, Record, TrialRecord
+from ..runs import Run
+from ..show import escape, tables
+from . import evidence, judge
+from .evidence import BLOCKS_NEEDED
 
 _DECISIONS = {
-    statistics.EFFECT: "different from {baseline}",
-    statistics.NO_EFFECT: "not distinguishable from {baseline}",
-    statistics.TOO_FEW: "too few blocks to decide",
-    statistics.NO_CONTROL: "no A/A control to decide by",
-    statistics.CONTROL: "A/A control: what chance alone does here",
+    judge.DIFFERENT: "different from {baseline}",
+    judge.ALIKE: "not distinguishable from {baseline}",
+    judge.TOO_FEW: "too few blocks to decide",
+    judge.NO_CONTROL: "no A/A control to decide by",
+    judge.DRIFTED: "the run drifted: nothing is decided",
+    judge.AA: "A/A control: what chance alone does here",
 }
+_DRIFTED_CONTROL = "A/A control: the run drifted"
 
 _MOST_ALIKE = 4  # warnings of one kind about one metric; more are counted
 
@@ -35,21 +40,17 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
     """Return one row per cell: label, threads, n, mean with interval, ratio with interval, said.
 
     Columns: cell, label, role, threads, n, mean, low, high, unit, ratio, ratio_low, ratio_high,
-    decision (of ``statistics.effect``) and said (the decision in words, with what was excluded).
+    decision (of ``judge.DECISIONS``) and said (the decision in words, with what was excluded).
     Cells stand in the order of the plan. On an emulated host a time or a speed has no ratio. Fewer
     than six values have no interval here: they could decide nothing, and an interval of two points
     would only look like knowledge. ``load`` chooses the cells under one load (``threads=2``);
     without it all but the copies of a sweep are there.
     """
     rows, ratios = compared(run, metric, point, load)
-    summary = statistics.summarise(rows)
+    summary = evidence.summarise(rows)
+    figures = ("ratio", "decision", "reason", "reason_fields")
     ratios = ratios.select(
-        "cell",
-        "ratio",
-        "decision",
-        "reason",
-        pl.col("low").alias("ratio_low"),
-        pl.col("high").alias("ratio_high"),
+        "cell", *figures, pl.col("low").alias("ratio_low"), pl.col("high").alias("ratio_high")
     )
     order = {cell: place for place, cell in enumerate(run.cells)}
     joined = summary.join(ratios, on="cell", how="left").sort(
@@ -57,14 +58,11 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
     )
     said = [_said(run, row) for row in joined.iter_rows(named=True)]
     real = pl.Series([_real(run, row) for row in joined.iter_rows(named=True)], dtype=pl.Boolean)
-    enough = pl.col("n") >= statistics.BLOCKS_NEEDED
-    intervals = ("low", "high", "ratio_low", "ratio_high")
     judged = ("ratio", "ratio_low", "ratio_high", "decision")
     return joined.with_columns(
         pl.Series("said", said, pl.String),
-        *(pl.when(enough).then(pl.col(name)).alias(name) for name in intervals),
-    ).with_columns(
-        pl.when(real).then(pl.col(name)).alias(name) for name in judged
+        *(pl.when(pl.col("n") >= BLOCKS_NEEDED).then(pl.col(name)) for name in ("low", "high")),
+        *(pl.when(real).then(pl.col(name)) for name in judged),
     ).select(
         "cell", "label", "role", "threads", "n", "n_error", "mean", "low", "high", "unit",
         "ratio", "ratio_low", "ratio_high", "decision", "said",
@@ -74,37 +72,37 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
 def compared(
     run: Run, metric: str, point: str = "", load: str | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return a metric's rows under one load (see ``table``), and their ratios.
-
-    The A/A control belongs to the plain load; the ratios of the others carry its interval too.
-    """
-    rows = run.binding_rows(metric, point)
+    """Return a metric's rows under one load (see ``table``), and their ratios (``judge.ratios``)."""
     if load is None:
-        return rows, statistics.ratios(rows)
-    mine = pl.col("cell").is_in(run.load_cells(load))
-    every = run.tool_rows(metric, point)
-    return every.filter(mine), statistics.ratios(every).filter(mine)
+        rows = run.binding_rows(metric, point)
+    else:
+        mine = pl.col("cell").is_in(run.load_cells(load))
+        rows = run.tool_rows(metric, point).filter(mine)
+    ratios = judge.ratios(run.measurements, run.plan, [metric], point)
+    return rows, ratios.filter(pl.col("cell").is_in(rows["cell"].unique().to_list()))
 
 
-def _real(run: Run, row: dict) -> bool:
-    return not run.host["emulated"] or statistics.real_when_emulated(
-        row["source"], row["metric"], row["unit"], row["tool"]
-    )
+def _real(run: Run, row: dict[str, Any]) -> bool:
+    return evidence.real(run, row["metric"], row["unit"], row["source"], row["tool"])
 
 
-def _said(run: Run, row: dict) -> str:
+def _said(run: Run, row: dict[str, Any]) -> str:
     parts = []
     if not _real(run, row):
         parts.append("emulated: no time means anything")
-    elif row["baseline"] is not None:
-        baseline = run.cells[row["baseline"]]["label"]
-        words = _DECISIONS.get(row["decision"], row["reason"] or "")
-        parts.append(words.format(baseline=baseline))
+    elif row["baseline"] is not None and row["decision"] is not None:
+        if row["reason"]:
+            parts.append(str(evidence.row_reason(row["reason"], row["reason_fields"])))
+        elif row["role"] == CONTROL and row["decision"] == judge.DRIFTED:
+            parts.append(_DRIFTED_CONTROL)
+        else:
+            baseline = run.cells[row["baseline"]].label
+            parts.append(_DECISIONS[row["decision"]].format(baseline=baseline))
     if row["n_error"]:
         parts.append(f"{row['n_error']} excluded")
     if row["n_unverified"]:
         parts.append(f"{row['n_unverified']} unverified")
-    return "; ".join(part for part in parts if part)
+    return "; ".join(parts)
 
 
 def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
@@ -116,7 +114,7 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
     rows = run.measurements.filter(
         pl.col("metric").is_in(list(metrics)) & pl.col("cell").is_in(run.load_cells(load))
     )
-    means = statistics.summarise(rows).filter(pl.col("mean").is_not_null())
+    means = evidence.summarise(rows).filter(pl.col("mean").is_not_null())
     means = means.sort("source", descending=True).unique(  # the tool's own before a collector's
         ["metric", "cell", "point"], keep="first", maintain_order=True
     )
@@ -124,7 +122,7 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
     for name in metrics:
         mine = means.filter(pl.col("metric") == name)
         if mine.is_empty():
-            why = statistics.why_missing(run.measurements, name)
+            why = "; ".join(map(str, evidence.why_missing(run.measurements, name)))
             lines.append(f"- not measured: {title(name)}{f' ({why})' if why else ''}")
             continue
         columns[title(name) + _in(mine["unit"][0])] = name
@@ -137,7 +135,7 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
     if frame is None:
         return "\n".join(lines) or "Nothing was measured."
     frame = frame.with_columns(
-        label=pl.col("cell").replace_strict({name: c["label"] for name, c in run.cells.items()})
+        label=pl.col("cell").replace_strict({name: cell.label for name, cell in run.cells.items()})
     )
     heads = {"binding": "label"}
     if (frame["point"] != "").any():
@@ -146,8 +144,8 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
         heads["instance"] = "point"
     else:
         first = next(iter(columns.values()))
-        better = run.measures.get(first, {}).get("better", "higher")
-        frame = frame.sort(first, descending=better == "higher", nulls_last=True)
+        lower = first in run.measures and run.measures[first].better == "lower"
+        frame = frame.sort(first, descending=not lower, nulls_last=True)
     return "\n".join([tables.markdown(frame, heads | columns), *lines])
 
 
@@ -184,8 +182,8 @@ def as_markdown(
 
 def threads_heading(run: Run) -> str:
     """Return what a cell's ``threads`` are: the tool's own threads, else its CPUs."""
-    own = any("threads" in (cell.get("options") or {}) for cell in run.cells.values())
-    return "threads" if own or not any(c.get("options") for c in run.cells.values()) else "CPUs"
+    own = any("threads" in cell.options for cell in run.cells.values())
+    return "threads" if own or not any(cell.options for cell in run.cells.values()) else "CPUs"
 
 
 def _in(unit: str) -> str:
@@ -220,13 +218,15 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
         if row["low"] is not None:
             value += f" ± {tables.number((row['high'] - row['low']) / 2, 2)}"
         ratio = tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
-        swept = run.cells[row["cell"]].get("sweep")
-        shown = "1" if row["role"] == "baseline" and not swept else ratio
+        own = row["role"] == BASELINE and not run.cells[row["cell"]].sweep
+        shown = "1" if own else ratio
         lines.append((row["label"], value, shown, row["said"]))
     widths = [max(len(line[place]) for line in lines) for place in range(3)]
     a, b, c = widths
-    return "\n".join(
-        f"{line[0]:<{a}}  {line[1]:>{b}}  {line[2]:<{c}}  {line[3]}".rstrip() for line in lines
+    return escape.terminal(
+        "\n".join(
+            f"{line[0]:<{a}}  {line[1]:>{b}}  {line[2]:<{c}}  {line[3]}".rstrip() for line in lines
+        )
     )
 
 
@@ -234,7 +234,7 @@ def counters(run: Run) -> str:
     """Return the counters' medians per binding as Markdown; what is missing is named once."""
     rows = run.measurements.filter(
         pl.col("source").is_in(["perf", "numastat", "vmstat", "resctrl"])
-        & (pl.col("grade") != "error")
+        & (pl.col("grade") != ERROR)
     )
     if rows.is_empty():
         return "No counters were collected in this run."
@@ -245,7 +245,9 @@ def counters(run: Run) -> str:
         )
     )
     medians = named.group_by("source", "name", "unit", "cell", maintain_order=True).agg(
-        pl.col("value").median(), pl.col("reason").drop_nulls().first()
+        pl.col("value").median(),
+        pl.col("reason").drop_nulls().first(),
+        pl.col("reason_fields").drop_nulls().first(),
     )
     measured = medians.filter(pl.col("value").is_not_null())
     moving = measured.group_by("name").agg(pl.col("value").abs().max().alias("most"))
@@ -255,15 +257,15 @@ def counters(run: Run) -> str:
         order = [cell for cell in run.cells if cell in set(shown["cell"])]
         wide = shown.pivot(on="cell", index=["source", "name", "unit"], values="value")
         columns = {"source": "source", "counter": "name", "unit": "unit"}
-        columns |= {run.cells[cell]["label"]: cell for cell in order}
+        columns |= {run.cells[cell].label: cell for cell in order}
         parts.append(tables.markdown(wide, columns))
     # A quotient of counters that are missing has no reason of its own to tell.
     absent = medians.filter(
-        pl.col("value").is_null() & ~pl.col("reason").str.ends_with(" has no value")
+        pl.col("value").is_null() & (pl.col("reason") != evidence.COUNTER_MISSING)
     )
-    for reason, group in absent.group_by("reason", maintain_order=True):
+    for why, group in absent.group_by("reason", "reason_fields", maintain_order=True):
         names = ", ".join(group["name"].unique(maintain_order=True).to_list())
-        parts.append(f"- not counted here: {names}: {reason[0]}\n")
+        parts.append(f"- not counted here: {names}: {_escaped(why)}\n")
     parts += calibration(run)
     return "\n".join(parts) or "Every counter stood still."
 
@@ -284,7 +286,7 @@ def memory_counters(run: Run) -> str:
     rows = run.measurements.filter(
         pl.col("metric").is_in(_MEMORY_COUNTERS)
         & pl.col("source").is_in(["numastat", "vmstat"])
-        & (pl.col("grade") != "error")
+        & (pl.col("grade") != ERROR)
         & pl.col("value").is_not_null()
     )
     medians = (
@@ -311,9 +313,7 @@ def shares(run: Run, *metrics: str) -> str:
     """
     in_mib = pl.col("unit") == "B"
     rows = run.measurements.filter(
-        pl.col("metric").is_in(metrics)
-        & (pl.col("source") == "tool")
-        & (pl.col("grade") != "error")
+        pl.col("metric").is_in(metrics) & (pl.col("source") == "tool") & (pl.col("grade") != ERROR)
     ).with_columns(
         value=pl.when(in_mib).then(pl.col("value") / 2**20).otherwise(pl.col("value")),
     )
@@ -337,11 +337,22 @@ def shares(run: Run, *metrics: str) -> str:
     text = _cell_table(
         run, texts.with_columns(pl.col("metric").replace(headings)), list(headings.values())
     )
-    absent = rows.filter(pl.col("value").is_null()).group_by("cell", "reason", maintain_order=True)
-    for (cell, reason), group in absent:
+    absent = rows.filter(pl.col("value").is_null())
+    for (cell, *why), group in absent.group_by(
+        "cell", "reason", "reason_fields", maintain_order=True
+    ):
         names = ", ".join(group["metric"].unique(maintain_order=True).to_list())
-        text += f"- {run.cells[cell]['label']}: no {names.replace('_', ' ')}: {reason}\n"
+        label = escape.markdown(run.cells[cell].label)
+        text += f"- {label}: no {names.replace('_', ' ')}: {_escaped(why)}\n"
     return text
+
+
+def _escaped(why: Sequence[Any]) -> str:
+    """A row's reason (code, fields) for a line of Markdown."""
+    code, fields = why
+    return (
+        "no reason recorded" if code is None else escape.markdown(evidence.row_reason(code, fields))
+    )
 
 
 def _ranged(row: dict[str, float]) -> str:
@@ -358,7 +369,7 @@ def _cell_table(run: Run, long: pl.DataFrame, metrics: Sequence[str]) -> str:
     places = pl.col("cell").replace_strict(
         {c: n for n, c in enumerate(order)}, return_dtype=pl.Int64
     )
-    labels = {cell: run.cells[cell]["label"] for cell in order}
+    labels = {cell: run.cells[cell].label for cell in order}
     wide = wide.sort(places).with_columns(pl.col("cell").replace_strict(labels))
     return tables.markdown(
         wide, {"case": "cell", **{name.replace("_", " "): name for name in metrics}}
@@ -374,12 +385,12 @@ def calibration(run: Run) -> list[str]:
     counts = run.measurements.filter(
         pl.col("metric").is_in(["local_dram", "remote_dram"])
         & (pl.col("source") == "perf")
-        & (pl.col("grade") == "verified")
+        & (pl.col("grade") == VERIFIED)
     )
     known = {}
     for binding in ("local", "remote"):
         rows = counts.filter(pl.col("binding") == binding)
-        if not any(cell["binding"] == binding for cell in run.cells.values()) or rows.is_empty():
+        if not any(cell.binding == binding for cell in run.cells.values()) or rows.is_empty():
             return []
         sums = rows.group_by("metric").agg(
             pl.when(pl.col("value").is_not_null().any()).then(pl.col("value").sum()).first()
@@ -397,26 +408,20 @@ def calibration(run: Run) -> list[str]:
 def placement(run: Run) -> str:
     """Return where memory and threads were seen, per cell, as Markdown."""
     rows = []
-    for cell, records in _by_cell(run):
-        looks: list[dict[str, float]] = []
-        seen: set[int] = set()
-        for record in records:
-            if "placement" not in record["raw"]:
-                continue
-            recorded = store.read_json(run.folder, record["raw"]["placement"])
-            for proof in recorded["proofs"]:
-                looks.append((proof.get("memory") or {}).get("shares") or {})
-                seen |= set(cpulist.parse((proof.get("cpus") or {}).get("seen") or ""))
+    for cell, trials in _by_cell(run):
+        looks = [proof for trial in trials for proof in _proofs(run, trial)]
+        seen = {cpu for proof in looks for cpu in cpulist.parse(proof.cpus.seen)}
+        found = [proof.memory.shares for proof in looks if proof.memory.shares]
         # A look that found memory, but none on a node, found 0 there.
-        nodes = sorted({node for look in looks for node in look}, key=int)
-        shares = {node: [look.get(node, 0.0) for look in looks if look] for node in nodes}
-        graded = [record["grade"] for record in records]
-        reasons = dict.fromkeys(record["reason"] for record in records if record["reason"])
+        nodes = sorted({node for shares in found for node in shares})
+        graded = [trial.grade for trial in trials]
+        reasons = dict.fromkeys(str(trial.reason) for trial in trials if trial.reason)
         rows.append(
             {
-                "label": run.cells[cell]["label"],
+                "label": run.cells[cell].label,
                 "memory": ", ".join(
-                    f"node {node}: {_range(values)}" for node, values in shares.items()
+                    f"node {node}: {_range([shares.get(node, 0.0) for shares in found])}"
+                    for node in nodes
                 ),
                 "cpus": cpulist.format(seen),
                 "grade": ", ".join(f"{graded.count(g)} {g}" for g in dict.fromkeys(graded)),
@@ -429,18 +434,24 @@ def placement(run: Run) -> str:
     return tables.markdown(pl.DataFrame(rows), heads | {"grade": "grade", "why": "reason"})
 
 
+def _proofs(run: Run, trial: TrialRecord) -> list[Proof]:
+    """The proofs of a trial's placement, as they were recorded."""
+    if "placement" not in trial.raw:
+        return []
+    name = trial.raw["placement"]
+    listed = store.read_json(run.folder, name)["proofs"]
+    return [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
+
+
 def _range(shares: list[float]) -> str:
     low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
     return low if low == high else f"{low} to {high}"
 
 
-def _by_cell(run: Run) -> list[tuple[str, list[dict]]]:
-    records = journal.read(run.folder / "journal.ndjson")
-    return [
-        (cell, [record for record in records if record["cell"] == cell])
-        for cell in run.cells
-        if any(record["cell"] == cell for record in records)
-    ]
+def _by_cell(run: Run) -> list[tuple[str, list[TrialRecord]]]:
+    """The trials of each cell that has any, in the plan's order."""
+    found = [(cell, [one for one in run.trials if one.cell == cell]) for cell in run.cells]
+    return [(cell, trials) for cell, trials in found if trials]
 
 
 def confidence(run: Run, only: Sequence[str] | None = None) -> str:
@@ -448,68 +459,53 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
 
     ``only`` are the metrics to speak of; else all that answer the question.
     """
-    parts = []
     metrics = list(run.measures) if only is None else list(only)
-    for metric in metrics:
-        for point in points(run, metric):
-            control = statistics.aa_interval(run.measurements, metric, point)
-            if control.n >= statistics.BLOCKS_NEEDED:
-                parts.append(
-                    f"- A/A control, {title(metric, point)}: "
-                    f"{tables.interval(control.ratio, control.low, control.high)} "
-                    f"over {control.n} blocks: what differs by less is not distinguishable"
-                )
-    warnings = statistics.warnings(run.measurements.filter(pl.col("source") == "tool"), metrics)
-    for (metric, kind), group in warnings.group_by("metric", "kind", maintain_order=True):
-        for row in group.head(_MOST_ALIKE).iter_rows(named=True):
-            label = run.cells[row["cell"]]["label"] + ": " if row["cell"] else ""
-            parts.append(f"- {label}{title(row['metric'], row['point'])}: {row['text']}")
-        if group.height > _MOST_ALIKE:
-            more = group.height - _MOST_ALIKE
+    parts = [
+        f"- A/A control, {title(metric, point)}: {_control_words(control)}"
+        for metric in metrics
+        for point in points(run, metric)
+        for control in judge.of(run.measurements, run.plan, metric, point).controls.values()
+        if control.n >= BLOCKS_NEEDED
+    ]
+    warnings = evidence.warnings(run.measurements, metrics)
+    kinds = dict.fromkeys((one.metric, one.reason.code) for one in warnings)
+    for metric, kind in kinds:
+        alike = [one for one in warnings if (one.metric, one.reason.code) == (metric, kind)]
+        for one in alike[:_MOST_ALIKE]:
+            label = escape.markdown(run.cells[one.cell].label) + ": " if one.cell else ""
+            parts.append(f"- {label}{title(metric, one.point)}: {one.reason}")
+        if len(alike) > _MOST_ALIKE:
+            more = len(alike) - _MOST_ALIKE
             parts.append(f"- {title(metric)}: {more} more warnings of this kind ({kind})")
-    for cell, records in _by_cell(run):
-        for record in records:
-            if record["grade"] == "error":
-                label = run.cells[cell]["label"]
-                parts.append(f"- excluded: block {record['block']}, {label}: {record['reason']}")
+    for cell, trials in _by_cell(run):
+        label = escape.markdown(run.cells[cell].label)
+        for trial in trials:
+            if trial.grade == ERROR:
+                why = escape.markdown(trial.reason)
+                parts.append(f"- excluded: block {trial.block}, {label}: {why}")
     return "\n".join(parts) or "Nothing to warn about."
+
+
+def _control_words(control: judge.Effect) -> str:
+    shown = tables.interval(control.ratio, control.low, control.high)
+    said = (
+        "the run drifted, and nothing is decided"
+        if control.decision == judge.DRIFTED
+        else "what differs by less is not distinguishable"
+    )
+    return f"{shown} over {control.n} blocks: {said}"
 
 
 def witness(run: Run) -> str:
     """Return, as Markdown, what sysfs and the ``host`` experiment's witnesses say of each thing."""
-    records = next(
+    records: list[Record] = next(
         (
-            driver.parse(store.read_raw(run.folder, record["raw"]["stdout"]))
-            for record in journal.read(run.folder / "journal.ndjson")
-            for driver in [drivers.driver(record["tool"]["name"])]
-            if record["tool"]["name"] == "host"
+            drivers.driver(trial.tool.name).parse(store.read_raw(run.folder, trial.raw["stdout"]))
+            for trial in run.trials
+            if trial.tool.name == "host" and "stdout" in trial.raw
         ),
         [],
     )
-    shape = run.host["topology"]
-    rows = []
-    for node in shape["nodes"]:
-        number = node["node"]
-        of_node = {r["kind"]: r for r in records if r.get("node") == number}
-        size, cpus = of_node.get("node_size"), of_node.get("node_cpus")
-        memory = node["memory_bytes"]
-        rows += [
-            (f"node {number}: CPUs", node["cpus"], cpus and cpus["cpus"]),
-            (
-                f"node {number}: memory (MiB)",
-                "unknown" if memory is None else str(memory >> 20),
-                size and str(size["value"]),
-            ),
-        ]
-        rows += [
-            (
-                f"distance {number} → {r['to']}",
-                str(node["distances"].get(str(r["to"]), "not given")),
-                str(r["value"]),
-            )
-            for r in records
-            if r["kind"] == "distance" and r["from"] == number
-        ]
     if not records:
         return "Neither numactl nor lscpu was there to bear witness."
     made = [
@@ -519,7 +515,28 @@ def witness(run: Run) -> str:
             "witness": theirs if theirs is not None else "says nothing",
             "agree": "" if theirs is None else "yes" if ours == theirs else "no",
         }
-        for what, ours, theirs in rows
+        for node in run.host.topology.nodes
+        for what, ours, theirs in _witnessed(node, records)
     ]
     heads = {"": "what", "sysfs": "sysfs", "numactl": "witness", "agree": "agree"}
     return tables.markdown(pl.DataFrame(made), heads)
+
+
+def _witnessed(node: Node, records: Sequence[Record]) -> list[tuple[str, str, str | None]]:
+    """What sysfs says of a node, and what a witness does (None: nothing)."""
+    of_node = {one["kind"]: one for one in records if one.get("node") == node.number}
+    size, cpus = of_node.get("node_size"), of_node.get("node_cpus")
+    memory = "unknown" if node.memory_bytes is None else str(node.memory_bytes >> 20)
+    return [
+        (f"node {node.number}: CPUs", node.cpus, cpus and str(cpus["cpus"])),
+        (f"node {node.number}: memory (MiB)", memory, size and str(size["value"])),
+        *(
+            (
+                f"distance {node.number} → {one['to']}",
+                str(node.distances.get(one["to"], "not given")),
+                str(one["value"]),
+            )
+            for one in records
+            if one["kind"] == "distance" and one["from"] == node.number
+        ),
+    ]

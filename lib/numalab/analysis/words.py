@@ -37,7 +37,11 @@ words.add(
             f"results of different tools make no ratio: {', '.join(map(str, f['tools']))}"
         ),
         "different-units": "different units: {one} and {other}",
+        "different-evidence": "{one} and {other} figures make no ratio",
         "only-in-one-run": "only in {run}",
+        "no-value-in-run": lambda f: (
+            f"no value in {f['run']}" + (f": {f['why']}" if f["why"] else "")
+        ),
         "no-aa-control": "there is no A/A control with enough blocks to decide by",
         "drifted": ("the run drifted: its A/A control differs from itself, so nothing is judged"),
         # why a claim cannot be tested here
@@ -46,6 +50,7 @@ words.add(
         "variant-left-out": "this run leaves out {variant} (profile {profile})",
         "cell-not-in-run": "the run holds no {cell} cell",
         "metric-not-measured": "{metric} was not measured",
+        "without-counter": "no {name}: {why}",
         "metric-without-value": _without_value,
         "not-measured-at": lambda f: f"{f['metric']} was not measured at {', '.join(f['points'])}",
         "no-verified-trial": _unverified,
