@@ -60,7 +60,7 @@ def is_run(folder: Path) -> bool:
     return (folder / "manifest.json").is_file()
 
 
-def find_runs(experiment: str | None = None, host: str | None = None) -> list[Path]:
+def find_runs(host: str | None = None) -> list[Path]:
     """Return the run directories below ``runs()``, oldest first.
 
     A run's name starts with the second it was started in and ends with its experiment.
@@ -68,7 +68,6 @@ def find_runs(experiment: str | None = None, host: str | None = None) -> list[Pa
     found = [
         path.parent
         for path in runs().glob("*/*/manifest.json")
-        if (host is None or path.parent.parent.name == host)
-        and (experiment is None or path.parent.name.partition("-")[2] == experiment)
+        if host is None or path.parent.parent.name == host
     ]
     return sorted(found, key=lambda path: (path.name, path.parent.name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from numalab import experiments, fleet, session
+from numalab import fleet, session
 from numalab.agent.errors import Fault
 from numalab.pages import report
 
@@ -31,14 +31,13 @@ def measure(
     same call completes what is missing.
     """
     if chosen:
-        loaded = [experiments.load(one) for one in dict.fromkeys(chosen)]
-        requests = [(one.request(profile, "", seed=seed), one) for one in loaded]
+        asked = [session.asked(one, profile, "", seed=seed) for one in dict.fromkeys(chosen)]
     else:
-        requests = session.all_requests(profile, "", seed, session.Settings(), True)
+        asked = session.all_asked(profile, "", seed, session.Settings(), True)
     keep = keep or guests.look(name).running
     guests.up(name, say)
     try:
-        article = _measure(name, requests, seed, say)
+        article = _measure(name, asked, seed, say)
     except BaseException:
         if not keep:
             guests.stop(name)
@@ -49,11 +48,11 @@ def measure(
     return article
 
 
-def _measure(name: str, requests: fleet.Requests, seed: int | None, say: image.Say) -> Path:
+def _measure(name: str, asked: list[session.Asked], seed: int | None, say: image.Say) -> Path:
     settings = session.Settings(allow_host_changes=True)
     for attempt in range(_ATTEMPTS):
         try:
-            runs, failed = fleet.run(requests, name, [inventory.path()], settings, seed=seed), None
+            runs, failed = fleet.run(asked, name, [inventory.path()], settings, seed=seed), None
         except fleet.Failed as fault:
             runs, failed = fault.runs, fault
         guest = guests.look(name)
