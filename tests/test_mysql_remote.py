@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import socket
 
 import pytest
 
-from numalab.agent import drivers
+from numalab.agent.contract import ClientCpus
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.agent.plan import make as planning
-from numalab.agent.served.mysql import data, remote, server
-from test_mysql_server import FOUND, cache, measure, needs_server, perform, request, resolved
+from numalab.agent.plan import show
+from numalab.agent.served import remote
+from numalab.agent.served.mysql import server, wire
+from test_mysql_server import (
+    DRIVER,
+    cache,
+    fault_of,
+    measure,
+    needs_server,
+    perform,
+    raw_text,
+    request,
+    resolved,
+    tables,
+)
 
 __all__ = ["cache"]  # the fixture
-DRIVER = drivers.driver("mysql_server")
 SSH = """#!/bin/sh
 while :; do case $1 in -o) shift 2 ;; -T) shift ;; *) break ;; esac; done
 host=$1; shift
@@ -45,22 +56,22 @@ def ssh(tmp_path, monkeypatch):
 def test_a_trial_is_asked_from_another_host_and_its_copy_is_used_again(cache, tmp_path):
     for name in ("one", "two"):
         (record,) = measure(tmp_path / name, client_host="load1")
-        assert record["grade"] == "verified", record["reason"]
-    text = gzip.decompress((tmp_path / "two" / record["raw"]["stdout"]).read_bytes()).decode()
-    parsed = DRIVER.parse(text)
-    told = next(r for r in parsed if r["kind"] == "server")
-    assert told["data"] == "reused" and told["variables"]["skip_networking"] == "OFF"
-    assert "127.0.0.1" not in told["config"]  # a record that may be published holds no address
+        assert record.grade == "verified", record.reason
+    parsed = DRIVER.parse(raw_text(tmp_path / "two", record, "stdout"))
+    about = next(r for r in parsed if r["kind"] == "server")
+    assert about["data"] == "reused" and about["variables"]["skip_networking"] == "OFF"
+    assert "127.0.0.1" not in about["config"]  # a record that may be published holds no address
     asked = next(r for r in parsed if r["kind"] == "run")
     assert asked["client_cpus"] == os.cpu_count() and asked["client_cpu_s"] > 0
-    rows = {row["metric"]: row["value"] for row in DRIVER.metrics(parsed)}
+    rows = {row.metric: row.value for row in DRIVER.metrics(parsed)}
     assert rows["queries_per_second"] > 0 and rows["client_cpu_time"] == asked["client_cpu_s"]
     plan = planning.make(request(client_host="load1"), topology.read())
-    assert "client: on load1" in planning.text(plan)
-    assert plan["client"] == {"cpus": None, "why": None, "host": "load1"}
-    assert "on load1" in plan["tool"]["version"]
-    notes = " ".join(plan["cells"][0]["notes"])
-    assert "the client is on load1" in notes and "shares" not in notes
+    assert "client: on load1" in show.text(plan)
+    assert plan.client == ClientCpus(None, host="load1")
+    assert "on load1" in plan.tool.version
+    notes = plan.cells[0].notes
+    assert [note.fields["host"] for note in notes if note.code == "client-elsewhere"] == ["load1"]
+    assert "client-shares-cpus" not in [note.code for note in notes]
 
 
 @needs_server
@@ -68,7 +79,7 @@ def test_nobody_else_may_come_in_and_nothing_is_left_of_the_account(cache):
     seen = []
 
     def look(event):
-        with _session(data.place(server.find(FOUND["path"]), options) / "work-0") as session:
+        with _session(tables(options).folder / "work-0") as session:
             seen.extend(session.query("SELECT user, host FROM mysql.user WHERE user = 'numalab'"))
             seen.extend(session.query("SELECT @@bind_address"))
 
@@ -86,13 +97,13 @@ def test_nobody_else_may_come_in_and_nothing_is_left_of_the_account(cache):
 def _session(folder):
     here = os.open(folder, os.O_RDONLY)
     try:
-        return server.wire.Connection(f"/proc/self/fd/{here}/{server.SOCKET}")
+        return wire.Connection(f"/proc/self/fd/{here}/{server.SOCKET}")
     finally:
         os.close(here)
 
 
 def _accounts(options):
-    with _session(data.place(server.find(FOUND["path"]), options) / "work-0") as session:
+    with _session(tables(options).folder / "work-0") as session:
         return session.query("SELECT user FROM mysql.user WHERE user = 'numalab'")
 
 
@@ -108,18 +119,18 @@ def _accounts(options):
 )
 def test_a_host_that_cannot_be_the_client_is_named(host, words):
     with pytest.raises(Fault, match=words):
-        remote.look(host)
+        remote.look(host, "sysbench")
 
 
 def test_without_ssh_the_message_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Fault, match="needs ssh"):
-        remote.look("load1")
+        remote.look("load1", "sysbench")
 
 
 def test_an_address_that_is_not_ours_is_named():
     with pytest.raises(Fault, match="sees this one as 192.0.2.1, where no server can listen"):
-        remote.free_port(remote.look("behind").ours)
+        remote.free_port(remote.look("behind", "sysbench").ours)
 
 
 @needs_server
@@ -128,8 +139,7 @@ def test_a_client_that_cannot_be_started_there_is_an_error_with_its_words(cache,
     (ssh / "sysbench").write_text("#!/bin/sh\n[ $1 = --version ] && echo 1.0.20 && exit\nexit 7\n")
     (ssh / "sysbench").chmod(0o755)
     status, events = perform(options, warmup_s=1)
-    fault = next(event["what"] for event in events if event["event"] == "fault")
-    assert status != 0 and "sysbench failed in the warm-up (exit status 7)" in fault
+    assert status != 0 and "sysbench failed in the warm-up (exit status 7)" in fault_of(events)
 
 
 @needs_server
