@@ -145,7 +145,8 @@ def text(frame: pl.DataFrame, width: int = 100) -> str:
         metric = f"{row['metric']} {row['point']}".strip() + f" {row['unit']}"
         values = ["–" if row[side] is None else f"{row[side]:.4g}" for side in "ab"]
         said = row["reason"] or _WORDS.get(row["decision"], row["decision"])
-        lines.append(tuple(map(escape.line, (name, metric, *values, ratio, said))))
+        a, b = (escape.line(value) for value in values)
+        lines.append((escape.line(name), escape.line(metric), a, b, ratio, escape.line(said)))
     widths = [max(len(line[place]) for line in lines) for place in range(5)]
     return "\n".join(
         "  ".join(
@@ -292,5 +293,5 @@ def _controls(run: Run, metric: str, point: str) -> list[judge.Effect]:
     """The A/A ratio of a run, one: of several controls the one farthest from 1."""
     found = list(judge.of(run.measurements, run.plan, metric, point).controls.values())
     known = [one for one in found if one.ratio is not None]
-    known.sort(key=lambda one: (one.decision != judge.DRIFTED, -abs(np.log(one.ratio or 1))))
+    known.sort(key=lambda one: (one.decision != judge.DRIFTED, -abs(one.log)))
     return known[:1]

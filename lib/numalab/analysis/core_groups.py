@@ -8,7 +8,7 @@ whether what is left over looks like nodes that the firmware does not admit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,9 @@ import polars as pl
 from scipy.cluster.hierarchy import cophenet, linkage
 
 from ..agent import cpulist
+from ..agent.contract import Cpu, Host, HostRecord
 from ..agent.errors import Fault
+from ..show import escape
 
 LEAST_STEP = 1.15
 """Two levels differ by this factor at least: a mesh's or ring's own gradient stays below it."""
@@ -68,15 +70,15 @@ class Groups:
 def infer(
     matrix: np.ndarray,
     cpus: Sequence[int],
-    topology: dict[str, Any] | None = None,
+    topology: Host | None = None,
     *,
     virtual: bool | None = None,
 ) -> Groups:
     """Infer the levels of core groups and whether the host seems to hide its nodes.
 
     ``matrix``: shape (n, n), latencies in ns, NaN where a pair was not measured, the diagonal
-    ignored; ``cpus``: the n CPU numbers of its rows; ``topology``: as of the agent's
-    ``topology.read``; ``virtual``: the host is known to be a virtual machine, whose caches and
+    ignored; ``cpus``: the n CPU numbers of its rows; ``topology``: what the firmware says of the
+    host (None: nothing); ``virtual``: the host is known to be a virtual machine, whose caches and
     nodes are made up. Raises ValueError for a matrix of another shape or with latencies <= 0.
 
     Method. The tree is built by average linkage (UPGMA; Sokal and Michener, Univ. Kansas Sci.
@@ -92,7 +94,6 @@ def infer(
     them.
     """
     logs = _symmetric(matrix, len(cpus))
-    topology = topology or {}
     measured = [int(cpu) for cpu in cpus]
     everything = [list(range(len(measured)))]
     singles = [[index] for index in range(len(measured))]
@@ -118,7 +119,7 @@ def infer(
 
 
 def from_measurements(
-    measurements: pl.DataFrame, topology: dict[str, Any], *, virtual: bool | None = None
+    measurements: pl.DataFrame, topology: Host, *, virtual: bool | None = None
 ) -> Groups:
     """Infer the levels from a run's ``core_latency`` rows: each pair's median over the blocks.
 
@@ -145,20 +146,18 @@ def from_measurements(
     return infer(matrix, cpus, topology, virtual=virtual)
 
 
-def is_virtual(host_record: dict[str, Any]) -> bool:
+def is_virtual(host_record: HostRecord) -> bool:
     """Tell from a host record whether its caches and packages may be a hypervisor's invention."""
-    hypervisor = ((host_record.get("before") or {}).get("virt.hypervisor") or {}).get("value")
-    return hypervisor not in (None, "none")
+    hypervisor = host_record.before.get("virt.hypervisor")
+    return hypervisor is not None and hypervisor.value not in (None, "none")
 
 
-def markdown(
-    measurements: pl.DataFrame, topology: dict[str, Any], *, virtual: bool | None = None
-) -> str:
+def markdown(measurements: pl.DataFrame, topology: Host, *, virtual: bool | None = None) -> str:
     """Return the levels as a Markdown table, with what they say about hidden nodes."""
     try:
         found = from_measurements(measurements, topology, virtual=virtual)
     except Fault as fault:
-        return f"No groups: {fault.what}."
+        return f"No groups: {escape.markdown(fault.what)}."
     lines = ["| level | latency (ns) | groups | CPUs | what the firmware calls them |",
              "| ---: | ---: | ---: | --- | --- |"]  # fmt: skip
     for number, level in enumerate(found.levels, 1):
@@ -173,7 +172,7 @@ def markdown(
         False: "No sign of hidden nodes",
         None: "Whether nodes are hidden cannot be told",
     }[found.hidden_nodes]
-    return "\n".join([*lines, "", f"{heading}: {found.evidence}."])
+    return "\n".join([*lines, "", f"{heading}: {escape.markdown(found.evidence)}."])
 
 
 # ---------------------------------------------------------------- the tree and its cuts
@@ -191,7 +190,8 @@ def _symmetric(matrix: np.ndarray, n: int) -> np.ndarray:
     there, back = logs, logs.T
     low, high = np.fmin(there, back), np.fmax(there, back)
     # an interrupt only ever slows a measurement: far apart, the faster direction is the true one
-    return np.where(high - low > np.log(1.5), low, (low + high) / 2)
+    both: np.ndarray = np.where(high - low > np.log(1.5), low, (low + high) / 2)
+    return both
 
 
 def _search(logs: np.ndarray, upper: Partition, items: Partition) -> list[Partition]:
@@ -256,7 +256,7 @@ def _tree(matrix: np.ndarray) -> np.ndarray:
     if missing.any():
         pairs = _filled(matrix)[rows, columns]
     low = pairs.min()
-    tree = linkage(pairs - low, "average")
+    tree: np.ndarray = linkage(pairs - low, "average")
     if missing.any():  # a mean over the tree is a better guess than the best way round
         for _ in range(2):
             pairs[missing] = cophenet(tree)[missing] + low
@@ -312,12 +312,14 @@ def _merge_pairs(tree: np.ndarray) -> np.ndarray:
     """How many pairs of items each merge of a tree joins."""
     n = len(tree) + 1
     sizes = np.concatenate([np.ones(n), tree[:, 3]])
-    return sizes[tree[:, 0].astype(int)] * sizes[tree[:, 1].astype(int)]
+    joined: np.ndarray = sizes[tree[:, 0].astype(int)] * sizes[tree[:, 1].astype(int)]
+    return joined
 
 
 def _upper_values(matrix: np.ndarray) -> np.ndarray:
-    values = matrix[np.triu_indices(len(matrix), 1)]
-    return values[np.isfinite(values)]
+    values: np.ndarray = matrix[np.triu_indices(len(matrix), 1)]
+    known: np.ndarray = values[np.isfinite(values)]
+    return known
 
 
 def _flat(tree: np.ndarray, n: int, height: float) -> Partition:
@@ -432,39 +434,36 @@ def _compact(logs: np.ndarray, partition: Partition, upper: Partition) -> bool:
 # ---------------------------------------------------------------- what the firmware says
 
 
-def _firmware(topology: dict[str, Any], measured: list[int]) -> dict[str, Partition]:
+def _firmware(topology: Host | None, measured: list[int]) -> dict[str, Partition]:
     """The partitions of the measured CPUs that the topology names, by what it calls them."""
+    if topology is None:
+        return {}
     place = {cpu: index for index, cpu in enumerate(measured)}
-    rows = {row["cpu"]: row for row in topology.get("cpus", []) if row["cpu"] in place}
+    rows = topology.cpu
 
-    def keyed(*names: str) -> Partition | None:
-        groups: dict[tuple, list[int]] = {}
-        for cpu, index in place.items():
-            key = tuple(rows.get(cpu, {}).get(name) for name in names)
-            if key[-1] is None:
+    def keyed(key: Callable[[Cpu], tuple[Hashable, ...]]) -> Partition | None:
+        groups: dict[tuple[Hashable, ...], list[int]] = {}
+        for number, index in place.items():
+            if number not in rows or key(rows[number])[-1] is None:
                 return None
-            groups.setdefault(key, []).append(index)
+            groups.setdefault(key(rows[number]), []).append(index)
         return list(groups.values())
 
     known: dict[str, Partition | None] = {
-        "hardware threads of a core": keyed("siblings"),
-        "cores of one cluster": keyed("package", "die", "cluster"),
+        "hardware threads of a core": keyed(lambda cpu: (cpu.siblings,)),
+        "cores of one cluster": keyed(lambda cpu: (cpu.package, cpu.die, cpu.cluster)),
     }
     for level in (2, 3, 4):
         lists = [
-            cpulist.parse(cache["cpus"])
-            for cache in topology.get("caches", [])
-            if cache["level"] == level and cache.get("type") != "Instruction"
+            cpulist.parse(cache.cpus)
+            for cache in topology.caches
+            if cache.level == level and cache.type != "Instruction"
         ]
         known[f"CPUs that share a level-{level} cache"] = _listed(lists, place)
-    known["node"] = _listed(
-        [cpulist.parse(node["cpus"]) for node in topology.get("nodes", [])], place
-    )
-    known["die"] = keyed("package", "die")
-    known["package"] = keyed("package")
-    kinds = _kinds_of_core(known, topology, measured)
-    if kinds:
-        known["kind of core"] = kinds
+    known["node"] = _listed([cpulist.parse(node.cpus) for node in topology.nodes], place)
+    known["die"] = keyed(lambda cpu: (cpu.package, cpu.die))
+    known["package"] = keyed(lambda cpu: (cpu.package,))
+    known["kind of core"] = _kinds_of_core(topology, measured)
     return {name: partition for name, partition in known.items() if partition}
 
 
@@ -476,28 +475,25 @@ def _listed(lists: list[list[int]], place: dict[int, int]) -> Partition | None:
     return groups if covered == list(range(len(place))) else None
 
 
-def _kinds_of_core(
-    known: dict[str, Partition | None], topology: dict[str, Any], measured: list[int]
-) -> Partition | None:
-    """Hybrid hosts: CPUs told apart by threads per core and by CPUs on a level-2 cache."""
-    rows = {row["cpu"]: row for row in topology.get("cpus", [])}
-    second = {}
-    for cache in topology.get("caches", []):
-        if cache["level"] == 2 and cache.get("type") != "Instruction":
-            cpus = cpulist.parse(cache["cpus"])
-            cores = {rows[cpu].get("siblings") for cpu in cpus if cpu in rows}
+def _kinds_of_core(topology: Host, measured: list[int]) -> Partition | None:
+    """Hybrid hosts: CPUs told apart by threads per core and by cores on a level-2 cache."""
+    second: dict[int, int] = {}
+    for cache in topology.caches:
+        if cache.level == 2 and cache.type != "Instruction":
+            cpus = cpulist.parse(cache.cpus)
+            cores = {topology.cpu[cpu].siblings for cpu in cpus if cpu in topology.cpu}
             second.update(dict.fromkeys(cpus, len(cores)))
-    kinds: dict[tuple, list[int]] = {}
-    for index, cpu in enumerate(measured):
-        siblings = rows.get(cpu, {}).get("siblings")
-        threads = len(cpulist.parse(siblings)) if siblings else None
-        kinds.setdefault((threads, second.get(cpu)), []).append(index)
+    kinds: dict[tuple[int | None, int | None], list[int]] = {}
+    for index, number in enumerate(measured):
+        cpu = topology.cpu.get(number)
+        threads = len(cpulist.parse(cpu.siblings)) if cpu and cpu.siblings else None
+        kinds.setdefault((threads, second.get(number)), []).append(index)
     return list(kinds.values()) if len(kinds) > 1 else None
 
 
-def _visible_nodes(topology: dict[str, Any]) -> int | None:
+def _visible_nodes(topology: Host | None) -> int | None:
     """Nodes with CPUs: one without (CXL memory, for instance) groups no cores."""
-    return sum(1 for node in topology.get("nodes", []) if node["cpus"]) or None
+    return len([node for node in topology.nodes if node.cpus]) or None if topology else None
 
 
 def _explanation(partition: Partition, known: dict[str, Partition]) -> str | None:
@@ -549,7 +545,7 @@ def _hidden(
     levels: list[Level],
     partitions: list[Partition],
     known: dict[str, Partition],
-    topology: dict[str, Any],
+    topology: Host | None,
     logs: np.ndarray,
     virtual: bool | None,
 ) -> tuple[bool | None, str]:
@@ -557,10 +553,10 @@ def _hidden(
     visible = known.get("node")
     if len(logs) < 4:
         return None, f"{len(logs)} CPUs are too few to show groups"
-    if visible is None:
+    if visible is None or topology is None:
         return None, "the topology does not say which node each measured CPU is on"
     nodes = _visible_nodes(topology) or len(visible)
-    packages = topology.get("packages") or len(known.get("package", [])) or 1
+    packages = topology.packages or len(known.get("package", [])) or 1
     merged = next(
         (one for one in partitions if "package" in known and _alike(one, known["package"])), None
     )  # packages of one node are merged by the firmware, even if each also shares a cache

@@ -138,7 +138,7 @@ def grid(rows: pl.DataFrame, plan: Plan, point: str = "", key: str = "cell") -> 
         controls = {
             cell.id: cell.baseline
             for cell in plan.cells
-            if cell.role == CONTROL and cell.id in place and cell.baseline in place
+            if cell.role == CONTROL and cell.baseline and {cell.id, cell.baseline} <= place.keys()
         }
     return Grid(names, blocks, logs, controls, bad, tools)
 
@@ -179,7 +179,7 @@ def why_missing(measurements: pl.DataFrame, metric: str) -> tuple[Reason, ...]:
     found = []
     for row in rows.select("reason", "reason_fields").unique().sort(pl.all()).head(2).iter_rows():
         why = row_reason(*row)
-        counter = why.fields.get("name") if why.code == COUNTER_MISSING else metric
+        counter = str(why.fields.get("name")) if why.code == COUNTER_MISSING else metric
         deeper = why_missing(measurements, counter) if counter != metric else ()
         found.append(reason("without-counter", name=counter, why=deeper[0]) if deeper else why)
     return tuple(found)

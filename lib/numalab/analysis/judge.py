@@ -79,6 +79,18 @@ class Effect:
         return self.decision == DIFFERENT
 
     @property
+    def figures(self) -> tuple[float, float, float]:
+        """The ratio and its bounds; NaN for what is not known."""
+        known = (self.ratio, self.low, self.high)
+        ratio, low, high = (np.nan if one is None else one for one in known)
+        return ratio, low, high
+
+    @property
+    def log(self) -> float:
+        """The logarithm of the ratio, NaN where there is none."""
+        return float(np.log(self.figures[0]))
+
+    @property
     def decided(self) -> bool:
         """Whether the run could decide at all; ``not-distinguishable`` is a decision too."""
         return self.decision in (DIFFERENT, ALIKE)
@@ -96,7 +108,8 @@ class Effect:
         if undecided or self.inner is None or other.inner is None:
             said = undecided.decision if undecided else TOO_FEW
             return Effect(ratio, None, None, None, n, said, dropped)
-        low, high = self.low / other.high, self.high / other.low
+        (_, low, high), (_, least, most) = self.figures, other.figures
+        low, high = low / most, high / least
         inner = (self.inner[0] / other.inner[1], self.inner[1] / other.inner[0])
         said = DIFFERENT if low > 1 or high < 1 else ALIKE
         return Effect(ratio, low, high, inner, n, said, dropped)
@@ -112,10 +125,11 @@ def middle(effects: Sequence[Effect]) -> Effect:
     n, dropped = min(one.n for one in effects), max(one.dropped for one in effects)
     if undecided:
         return Effect(ratio, None, None, None, n, undecided.decision, dropped, undecided.reason)
-    low, high = (_median([getattr(one, end) for one in effects]) for end in ("low", "high"))
-    inner = tuple(_median([one.inner[end] for one in effects]) for end in (0, 1))
+    low, high = (_median([one.figures[end] for one in effects]) for end in (1, 2))
+    inner = [one.inner for one in effects if one.inner]
+    alone = (_median([low for low, _ in inner]), _median([high for _, high in inner]))
     said = DIFFERENT if low > 1 or high < 1 else ALIKE
-    return Effect(ratio, low, high, inner, n, said, dropped)
+    return Effect(ratio, low, high, alone, n, said, dropped)
 
 
 def _median(ratios: Sequence[float]) -> float:
@@ -195,7 +209,7 @@ class Judge:
             return NO_CONTROL
         if self.drifted:
             return DRIFTED
-        shown = [abs(np.log(one.ratio)) for one in self.controls.values() if one.ratio]
+        shown = [abs(one.log) for one in self.controls.values() if one.ratio]
         return DIFFERENT if abs(log) > max([half, 1e-9, *shown]) else ALIKE
 
     def _aa_known(self) -> bool:
@@ -236,10 +250,12 @@ class Judge:
         counts = np.zeros(len(self.grid.cells))
         for name in names:
             counts[self._place[name]] = self._known[self._place[name]].sum()
-        return counts / max(counts.sum(), 1)
+        spread: np.ndarray = counts / max(counts.sum(), 1)
+        return spread
 
     def _seen(self, cell: str) -> np.ndarray:
-        return self._known[self._weights[cell] > 0].any(axis=0)
+        seen: np.ndarray = self._known[self._weights[cell] > 0].any(axis=0)
+        return seen
 
     def _fit(self) -> None:
         """Least squares of cells and blocks; ``_cells`` are known but for a constant."""
@@ -307,7 +323,7 @@ def _model(shape: tuple[int, int], known: bytes) -> tuple[np.ndarray, int]:
     return np.linalg.pinv(design), len(where) - int(np.linalg.matrix_rank(design))
 
 
-def _hashable(shape: Any, known: bytes, planned: Any, cells: Any, level: float) -> tuple:
+def _hashable(shape: Any, known: bytes, planned: Any, cells: Any, level: float) -> tuple[Any, ...]:
     return shape, known, planned.shape, planned.tobytes(), cells.shape, cells.tobytes(), level
 
 
@@ -427,7 +443,7 @@ def across(
         float(special.stdtrit(freedom, (1 + level) / 2)) * error for level in (sure, _EQUIVALENCE)
     )
     known = [one for one in controls if one.n >= BLOCKS_NEEDED and one.ratio]
-    shown = [abs(np.log(one.ratio)) for one in known]
+    shown = [abs(control.log) for control in known]
     if any(one.decision == DRIFTED for one in known):
         said = DRIFTED
     elif len(known) < 2:

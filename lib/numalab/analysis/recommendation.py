@@ -113,14 +113,14 @@ class _Headline:
         self.judge = judge.of(run.measurements, run.plan, self.metric, self.point)
 
     def gains(self, effect: Effect) -> bool:
-        return effect.different and (effect.ratio > 1) == (self.sign > 0)
+        return effect.different and effect.log * self.sign > 0
 
     def loses(self, effect: Effect) -> bool:
         return effect.different and not self.gains(effect)
 
-    def mean(self, cell: Cell) -> float | None:
+    def mean(self, cell: Cell) -> float:
         mine = (pl.col("cell") == cell.id) & (pl.col("point") == self.point)
-        return self.rows.filter(mine)["value"].mean()
+        return float(self.rows.filter(mine)["value"].to_numpy().mean())
 
     def control_words(self) -> str:
         control = next(one for one in self.judge.controls.values() if one.low is not None)
@@ -210,7 +210,7 @@ def _costs(run: Run, headline: _Headline, cell: Cell, default: Cell) -> Iterator
             continue
         asked = judge.of(run.measurements, run.plan, name, headline.point)
         effect = asked.compare(cell.id, default.id)
-        if effect.different and (effect.ratio > 1) == (measure.better == "lower"):
+        if effect.different and (effect.log > 0) == (measure.better == "lower"):
             shown = tables.interval(effect.ratio, effect.low, effect.high)
             yield f"{tables.plain(name)} is {shown} times that of {default.label}"
 

@@ -72,7 +72,7 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
 def compared(
     run: Run, metric: str, point: str = "", load: str | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return a metric's rows under one load (see ``table``), and their ratios (``judge.ratios``)."""
+    """Return a metric's rows under one load (see ``table``), and their ``judge.ratios``."""
     if load is None:
         rows = run.binding_rows(metric, point)
     else:
@@ -525,11 +525,11 @@ def witness(run: Run) -> str:
 def _witnessed(node: Node, records: Sequence[Record]) -> list[tuple[str, str, str | None]]:
     """What sysfs says of a node, and what a witness does (None: nothing)."""
     of_node = {one["kind"]: one for one in records if one.get("node") == node.number}
-    size, cpus = of_node.get("node_size"), of_node.get("node_cpus")
+    size, cpus = (of_node.get(kind) for kind in ("node_size", "node_cpus"))
     memory = "unknown" if node.memory_bytes is None else str(node.memory_bytes >> 20)
     return [
-        (f"node {node.number}: CPUs", node.cpus, cpus and str(cpus["cpus"])),
-        (f"node {node.number}: memory (MiB)", memory, size and str(size["value"])),
+        (f"node {node.number}: CPUs", node.cpus, str(cpus["cpus"]) if cpus else None),
+        (f"node {node.number}: memory (MiB)", memory, str(size["value"]) if size else None),
         *(
             (
                 f"distance {node.number} → {one['to']}",

@@ -100,8 +100,8 @@ def _read(entry: Any) -> Claim:
         return Claim.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in (*where, *first["loc"]))
-        raise Fault(f"claim {name}: {place or 'it'}: {first['msg']}", _HINT) from None
+        key = ".".join(str(part) for part in (*where, *first["loc"]))
+        raise Fault(f"claim {name}: {key or 'it'}: {first['msg']}", _HINT) from None
 
 
 def _form(given: Any, claim: object) -> type[Form]:

@@ -63,14 +63,15 @@ class Beside(Margin):
         self, mine: tuple[Run, pl.DataFrame, Cell], theirs: tuple[Run, pl.DataFrame, Cell],
         point: str, tried: int,
     ) -> Pair:  # fmt: skip
-        values, controls = [], []
+        values: list[list[float]] = []
+        controls: list[judge.Effect] = []
         for run, rows, cell in (mine, theirs):
             at = rows.filter((pl.col("cell") == cell.id) & (pl.col("point") == point))
             values.append(at["value"].to_list())
             asked = judge.of(run.measurements, run.plan, self.metric, point, self.per)
-            controls.append(tuple(asked.controls.values()))
+            controls += asked.controls.values()
         label = mine[2].label + (f" at {point}" if point else "")
-        return Pair(label, judge.across(*values, controls, tried))
+        return Pair(label, judge.across(values[0], values[1], controls, tried))
 
 
 def _same_machine(host: HostRecord, other: HostRecord) -> bool:

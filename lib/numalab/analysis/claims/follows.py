@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -76,13 +75,14 @@ class Follows(Form):
         against = [place for place in moved if place not in same]
         verdict = REFUTED if against else SUPPORTED if len(same) == len(apart) else INCONCLUSIVE
         shown = against or [place for place in apart if place not in same] or same
-        place = max(shown, key=lambda place: abs(math.log(leads[place].ratio)))
+        place = max(shown, key=lambda place: abs(leads[place].log))
         (one, other), lead, trail = pairs[place], leads[place], trails[place]
+        ratio, low, high = trail.figures
         because = (
             f"{title}: {len(apart)} differ in {self.follows}, {self.metric} goes the same way in "
             f"{len(same)} of them and the other way in {len(against)}; {one.label} over "
-            f"{other.label}: {self.follows} ratio {lead.ratio:.3f}, {self.metric} ratio "
-            f"{trail.ratio:.3f}, 95 % interval [{trail.low:.3f}, {trail.high:.3f}] from "
+            f"{other.label}: {self.follows} ratio {lead.figures[0]:.3f}, {self.metric} ratio "
+            f"{ratio:.3f}, 95 % interval [{low:.3f}, {high:.3f}] from "
             f"{trail.n} blocks"
         )
         return Judged(verdict, because, names)
@@ -99,4 +99,4 @@ class Follows(Form):
 
 
 def _up(effect: Effect) -> bool:
-    return effect.ratio is not None and effect.ratio > 1
+    return effect.log > 0

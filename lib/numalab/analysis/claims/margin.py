@@ -101,12 +101,13 @@ class Margin(Form):
 
     def _sentence(self, title: str, aggregate: str, pair: Pair, count: int, verdict: str) -> str:
         effect = pair.effect
+        ratio, low, high = effect.figures
         which = {"worst": "worst pair, "}.get(aggregate, "")
         if aggregate == "every" and count > 1:
             which = f"of {count} pairs the least favourable, "
         text = (
-            f"{title}: {which}{pair.name}: ratio {effect.ratio:.3f}, 95 % interval"
-            f" [{effect.low:.3f}, {effect.high:.3f}] from {effect.n} blocks;"
+            f"{title}: {which}{pair.name}: ratio {ratio:.3f}, 95 % interval"
+            f" [{low:.3f}, {high:.3f}] from {effect.n} blocks;"
             f" the claim asks for {self._asked()}"
         )
         if self.same_within and verdict == SUPPORTED and effect.inner:
@@ -118,7 +119,8 @@ class Margin(Form):
         return text
 
     def _why_open(self, effect: Effect) -> str:
-        if any(bound is not None and effect.low < bound < effect.high for bound in self.bounds):
+        _, low, high = effect.figures
+        if any(bound is not None and low < bound < high for bound in self.bounds):
             return "the interval straddles the margin"
         if effect.decision == judge.NO_CONTROL:
             return "no A/A control with enough blocks, so a difference cannot be told from chance"
@@ -154,5 +156,7 @@ def _one_sided(
 
 def _on_side(effect: Effect, bound: float, above: bool, even: bool, same: bool) -> bool:
     """Whether a pair's interval lies on one side of a bound, and may be said to."""
-    low, high = effect.inner if same else (effect.low, effect.high)
+    _, low, high = effect.figures
+    if same and effect.inner:
+        low, high = effect.inner
     return (low >= bound if above else high <= bound) and (even or effect.different)
