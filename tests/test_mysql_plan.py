@@ -7,12 +7,21 @@ import json
 import pytest
 
 import topologies
-from numalab.agent import cpulist, drivers
+from numalab.agent import cpulist
+from numalab.agent.contract import (
+    SCHEMA,
+    MemoryExpectation,
+    Request,
+    ToolRecord,
+    from_json,
+    reason,
+)
 from numalab.agent.errors import Fault
-from numalab.agent.plan import bindings
 from numalab.agent.plan import make as plan
-from numalab.agent.served.mysql import data
-from test_mysql_server import fake_server
+from numalab.agent.plan import resolve, show
+from numalab.agent.served import dataset
+from numalab.agent.served.mysql.data import table_bytes
+from test_mysql_server import DRIVER, fake_server
 
 KNOWN = "innodb_buffer_pool_size innodb_numa_interleave innodb_redo_log_capacity log_bin"
 
@@ -21,7 +30,7 @@ KNOWN = "innodb_buffer_pool_size innodb_numa_interleave innodb_redo_log_capacity
 def make(tmp_path, monkeypatch):
     """A function that makes a plan with a server that only says what it is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(data, "free_bytes", lambda: 1 << 50)
+    monkeypatch.setattr(dataset, "free_bytes", lambda: 1 << 50)
     client = tmp_path / "sysbench"
     client.write_text("#!/bin/sh\necho sysbench 1.0.20\n")
     client.chmod(0o755)
@@ -29,19 +38,22 @@ def make(tmp_path, monkeypatch):
     def make(asked, topology, known=KNOWN, **request):
         path = fake_server(tmp_path / "mysqld", "8.4.3 for Linux on x86_64 (GPL)", known)
         options = {"server": path, "sysbench": str(client), **request.pop("options", {})}
-        return plan.make(
-            {
-                "schema": 1, "experiment": "mysql-binding", "profile": "quick", "host": "h",
-                "tool": {"name": "mysql", "prefer": ["mysql_server"], "options": options},
-                "bindings": asked, "blocks": 6, "seed": 1, **request,
-            }, topology, {"numactl": "/usr/bin/numactl"},
-        )  # fmt: skip
+        wanted = {
+            "schema": SCHEMA, "experiment": "mysql-binding", "profile": "quick", "host": "h",
+            "tool": {"name": "mysql", "prefer": ["mysql_server"], "options": options},
+            "bindings": asked, "blocks": 6, "seed": 1, **request,
+        }  # fmt: skip
+        return plan.make(from_json(Request, wanted), topology)
 
     return make
 
 
 def cells(made):
-    return {cell["id"]: cell for cell in made["cells"]}
+    return {cell.id: cell for cell in made.cells}
+
+
+def codes(reasons):
+    return [one.code for one in reasons]
 
 
 def test_the_client_has_the_same_cpus_in_every_cell_and_no_bound_cell_has_them(make):
@@ -49,41 +61,43 @@ def test_the_client_has_the_same_cpus_in_every_cell_and_no_bound_cell_has_them(m
     asked = ["local", "remote", "interleave", "cpus-only", "smt-siblings", "unbound",
              {"cores": {"count": "node", "within": "spread"}}]  # fmt: skip
     made = make(asked, host, baseline="local")
-    client = made["client"]["cpus"]
+    client = made.client.cpus
     assert client == "6-7,14-15,22-23,30-31"  # a quarter of each node's cores, both threads
-    assert {cell["options"]["client_cpus"] for cell in made["cells"]} == {client}
+    assert {cell.options["client_cpus"] for cell in made.cells} == {client}
     for name, cell in cells(made).items():
-        shares = not cell["cpus"] or set(cpulist.parse(cell["cpus"])) & set(cpulist.parse(client))
+        shares = not cell.cpus or set(cpulist.parse(cell.cpus)) & set(cpulist.parse(client))
         assert bool(shares) == (name == "unbound")
-        assert ("client shares CPUs with the server" in cell["notes"]) == (name == "unbound")
-    assert cells(made)["local:0"]["cpus"] == "0-5,16-21"
-    assert "4 of the 16 CPUs of node 0 are the client's" in cells(made)["local:0"]["notes"]
-    assert cells(made)["unbound"]["threads"] == 32
-    assert cells(made)["cores:6-spread"]["cpus"] == "0-2,8-10"
-    assert f"client: CPUs {client}, in every cell" in plan.text(made)
+        assert ("client-shares-cpus" in codes(cell.notes)) == (name == "unbound")
+    assert cells(made)["local:0"].cpus == "0-5,16-21"
+    notes = [str(note) for note in cells(made)["local:0"].notes]
+    assert "4 of the 16 CPUs of node 0 are the client's" in notes
+    assert cells(made)["unbound"].threads == 32
+    assert cells(made)["cores:6-spread"].cpus == "0-2,8-10"
+    assert f"client: CPUs {client}, in every cell" in show.text(made)
 
 
 def test_a_small_host_shares_its_cpus_and_says_so(make):
     made = make(["local", "unbound"], topologies.topology(2, cores=3), baseline="local")
-    assert made["client"]["cpus"] is None and "node 0 has 3 cores" in made["client"]["why"]
-    for cell in made["cells"]:
-        assert cell["options"]["client_shares"] and cell["options"]["client_cpus"] == "0-5"
-        assert "client shares CPUs with the server" in cell["notes"]
-    assert "client shares CPUs: node 0 has 3 cores" in plan.text(made)
+    assert made.client.cpus is None
+    assert made.client.why == reason("few-cores-on-node", node=0, cores=3)
+    for cell in made.cells:
+        assert cell.options["client_shares"] and cell.options["client_cpus"] == "0-5"
+        assert "client-shares-cpus" in codes(cell.notes)
+    assert "client shares CPUs: node 0 has 3 cores" in show.text(made)
 
 
 def test_the_clients_cpus_may_be_named_and_named_cpus_are_the_servers(make):
     host = topologies.topology(2, cores=4)
     made = make(["local", "unbound"], host, options={"client_cpus": "1"})
-    assert cells(made)["local:0"]["cpus"] == "0,2-3" and made["client"]["cpus"] == "1"
+    assert cells(made)["local:0"].cpus == "0,2-3" and made.client.cpus == "1"
     made = make(["local"], host, options={"client_cpus": "share"})
-    assert cells(made)["local:0"]["cpus"] == "0-3" and made["client"]["cpus"] is None
+    assert cells(made)["local:0"].cpus == "0-3" and made.client.cpus is None
     made = make([{"cpus": "2-3"}, "unbound"], host)
-    assert made["client"]["cpus"] == "1,7"
+    assert made.client.cpus == "1,7"
     with pytest.raises(Fault, match="CPUs 9 cannot be used"):
         make(["local"], host, options={"client_cpus": "9"})
     limited = topologies.limit(topologies.topology(2, cores=4), "0-5", "0-1")
-    assert make(["unbound"], limited)["client"]["cpus"] is None
+    assert make(["unbound"], limited).client.cpus is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def test_the_clients_cpus_may_be_named_and_named_cpus_are_the_servers(make):
 )
 def test_clients_are_a_number_or_a_word_for_the_hosts_cpus(make, clients, number):
     made = make(["local"], topologies.topology(2, cores=8), options={"clients": clients})
-    assert {cell["options"]["clients"] for cell in made["cells"]} == {number}
+    assert {cell.options["clients"] for cell in made.cells} == {number}
 
 
 def test_loads_and_interleaving_are_swept(make):
@@ -105,22 +119,22 @@ def test_loads_and_interleaving_are_swept(make):
         "local:0/control", "local:0/clients=4", "local:0/clients=16",
     ]  # fmt: skip
     swept = found["cpus-only:1/innodb_numa_interleave=ON"]
-    assert swept["baseline"] == "local:1"
-    assert swept["options"]["innodb_numa_interleave"] == "ON"
-    assert swept["expects"]["memory"] == {
-        "proof": "required", "rule": "shares", "nodes": "0-1", "within_points": 5,
-        "policy": "interleave",
-    }  # fmt: skip
-    assert found["cpus-only:1"]["expects"]["memory"] == {"proof": "outcome"}
+    assert swept.baseline == "local:1"
+    assert swept.options["innodb_numa_interleave"] == "ON"
+    assert swept.expects.memory == MemoryExpectation(
+        "required", "shares", "0-1", within_points=5, policy="interleave"
+    )
+    assert found["cpus-only:1"].expects.memory.proof == "outcome"
     bound = make(["local"], topologies.topology(2), options={"innodb_numa_interleave": True})
-    assert cells(bound)["local:0"]["expects"]["memory"]["rule"] == "within"
+    assert cells(bound)["local:0"].expects.memory.rule == "within"
 
 
 def test_a_server_without_libnuma_is_named(make):
     known = KNOWN.replace("innodb_numa_interleave ", "")
     made = make(["local"], topologies.topology(2), known)
-    assert made["cells"][0]["options"]["innodb_numa_interleave"] == ""
-    assert any("built without innodb_numa_interleave" in n for n in made["cells"][0]["notes"])
+    assert made.cells[0].options["innodb_numa_interleave"] == ""
+    note = next(n for n in made.cells[0].notes if n.code == "setting-not-built-in")
+    assert "built without innodb_numa_interleave" in str(note)
     with pytest.raises(Fault, match="without libnuma"):
         make(["local"], topologies.topology(2), known, options={"innodb_numa_interleave": "ON"})
 
@@ -128,33 +142,34 @@ def test_a_server_without_libnuma_is_named(make):
 def test_the_pool_holds_the_data_and_the_node_the_pool(make, monkeypatch):
     host = topologies.topology(2, memory_gib=4)
     made = make(["local"], host, options={"tables": 4, "rows": 1_000_000})
-    cell = made["cells"][0]
-    tables = data.table_bytes(cell["options"])
-    assert 1.25 * tables < cell["options"]["pool_bytes"] < 1.5 * tables
-    assert cell["options"]["pool_bytes"] < cell["need_bytes"] < 4 << 30
+    cell = made.cells[0]
+    tables = table_bytes(cell.options)
+    assert 1.25 * tables < cell.options["pool_bytes"] < 1.5 * tables
+    assert cell.options["pool_bytes"] < cell.need_bytes < 4 << 30
     made = make(["local", "unbound"], host, options={"tables": 4, "rows": 5_000_000})
-    assert not cells(made).get("local:0") and "node 0 can hold" in made["skipped"][0]["reason"]
+    assert not cells(made).get("local:0")
+    assert "node 0 can hold" in str(made.skipped[0].reason)
     with pytest.raises(Fault, match="does not hold the tables"):
         make(["local"], host, options={"pool": 1 << 20})
-    monkeypatch.setattr(data, "free_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(dataset, "free_bytes", lambda: 1 << 30)
     with pytest.raises(Fault, match=r"needs about .* of disk .* 1.0 GiB are free"):
         make(["local"], host)
 
 
 def test_the_outlay_is_told_before_it_begins(make):
     made = make(["local"], topologies.topology(2), options={"tables": 2, "rows": 1_000_000})
-    outlay = made["outlay"]
-    assert outlay["prepare_s"] > 10 and outlay["disk_bytes"] > 2 * 2 * 250 * 1_000_000
-    assert outlay["memory_bytes"] == made["cells"][0]["need_bytes"]
-    assert made["estimate"]["total_s"] > outlay["prepare_s"] + made["estimate"]["measure_s"]
-    text = " ".join(plan.text(made).split())
+    outlay = made.outlay
+    assert outlay.prepare_s > 10 and outlay.disk_bytes > 2 * 2 * 250 * 1_000_000
+    assert outlay.memory_bytes == made.cells[0].need_bytes
+    assert made.estimate.total_s > outlay.prepare_s + made.estimate.measure_s
+    text = " ".join(show.text(made).split())
     assert "2,000,000 rows in 2 tables" in text and "to be prepared once" in text
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"workload": "oltp_delete"}, "no workload 'oltp_delete'"),
+        ({"workload": "oltp_delete"}, "workload 'oltp_delete' is not known"),
         ({"rowz": 5}, "no option 'rowz'"),
         ({"seed": 0}, "from the clock"),
         ({"clients": 0}, "not a number of client threads"),
@@ -179,54 +194,51 @@ def test_instances_are_bound_one_by_one(make):
     made = make(asked, host, baseline="instances:few-ranges",
                 options={"rate": "100/cpu", "client_cpus": "share"})  # fmt: skip
     found = cells(made)
-    for cell in made["cells"]:
-        assert cell["numactl"] == [] and cell["options"]["rate"] == 1600
-        assert [one["name"] for one in cell["instances"]] == [f"instance {n}" for n in range(1, 5)]
-    assert found["instances:ranges"]["instances"][1]["cpus"] == "4-7"
-    assert found["instances:ranges"]["role"] == "baseline"
-    third = found["instances:nodes"]["instances"][2]
-    assert third["numactl"] == ["numactl", "--physcpubind=8-11", "--membind=2"]
-    assert third["expects"]["memory"]["nodes"] == "2"
-    assert found["instances:spread"]["instances"][3]["cpus"] == "3,7,11,15"
-    assert found["instances:unbound"]["instances"][0]["numactl"] == []
+    for cell in made.cells:
+        assert cell.numactl == () and cell.options["rate"] == 1600
+        assert [one.name for one in cell.instances] == [f"instance {n}" for n in range(1, 5)]
+    assert found["instances:ranges"].instances[1].cpus == "4-7"
+    assert found["instances:ranges"].role == "baseline"
+    third = found["instances:nodes"].instances[2]
+    assert third.numactl == ("numactl", "--physcpubind=8-11", "--membind=2")
+    assert third.expects.memory.nodes == "2"
+    assert found["instances:spread"].instances[3].cpus == "3,7,11,15"
+    assert found["instances:unbound"].instances[0].numactl == ()
     nodes = found["instances:nodes"]
-    assert nodes["need_bytes"] > 4 * nodes["options"]["pool_bytes"]
-    driver = drivers.driver("mysql_server")
-    words = driver.argv({"path": "/m", "sysbench": "/s"}, nodes["options"], nodes)
-    seats = json.loads(words[words.index("--seats") + 1])
-    assert seats[2] == {"name": "instance 3", "numactl": third["numactl"]}
+    assert nodes.need_bytes > 4 * nodes.options["pool_bytes"]
+    words = DRIVER.argv(ToolRecord("mysql_server", path="/m"), nodes.options, nodes)
+    started = json.loads(words[words.index("--instances") + 1])
+    assert started[2] == {"name": "instance 3", "numactl": list(third.numactl)}
 
 
 def test_instances_that_a_host_cannot_hold_are_skipped_with_the_reason():
     one = topologies.topology(1, cores=2)
-    found, skipped, _ = bindings.resolve([{"instances": {"over": "nodes"}}], one)
-    assert not found and "1 node with CPUs and memory for 2 instances" in skipped[0]["reason"]
-    found, skipped, _ = bindings.resolve([{"instances": {"over": "ranges", "count": 5}}], one)
-    assert not found and "2 CPUs for 5 instances" in skipped[0]["reason"]
-    for bad in ({"over": "moon"}, {"over": "nodes", "count": 1}, {"count": 2}, "ranges"):
+    found = resolve.resolve([{"instances": {"over": "nodes"}}], one)
+    assert not found.cells
+    assert "1 node with CPUs and memory for 2 instances" in str(found.skipped[0].reason)
+    found = resolve.resolve([{"instances": {"over": "ranges", "count": 5}}], one)
+    assert not found.cells and "2 CPUs for 5 instances" in str(found.skipped[0].reason)
+    for bad in ({"over": "moon"}, {"over": "nodes", "count": 1}, {"count": 2}, "moon"):
         with pytest.raises(Fault):
-            bindings.parse({"instances": bad})
-    assert bindings.parse("instances:3-nodes").argument == (3, "nodes")
+            resolve.parse({"instances": bad})
+    assert resolve.parse("instances:3-nodes").argument == (3, "nodes")
 
 
 def test_cores_fill_one_node_after_the_other_or_come_in_a_series():
     host = topologies.topology(2, cores=6, threads=2)
-    found, skipped, _ = bindings.resolve([{"cores": {"count": "doubling", "within": "packed"}}],
-                                         host)  # fmt: skip
-    assert {cell["id"]: cell["cpus"] for cell in found} == {
+    found = resolve.resolve([{"cores": {"count": "doubling", "within": "packed"}}], host).cells
+    assert {cell.id: cell.cpus for cell in found} == {
         "cores:1-packed": "0", "cores:2-packed": "0-1", "cores:4-packed": "0-3",
         "cores:6-packed": "0-5", "cores:8-packed": "0-7", "cores:12-packed": "0-11",
     }  # fmt: skip
-    assert "cores per node: 6 on 0, 2 on 1" in found[4]["notes"]
-    found, _, _ = bindings.resolve([{"cores": {"count": "few", "within": "spread"}}], host)
-    assert [cell["id"] for cell in found] == [
-        f"cores:{n}-spread" for n in (1, 3, 6, 12)
-    ]
-    found, _, _ = bindings.resolve(["cores:node-cpus-spread"], host)
-    assert found[0]["cpus"] == "0-11"  # as many cores as a node has CPUs
+    assert "cores per node: 6 on 0, 2 on 1" in [str(note) for note in found[4].notes]
+    found = resolve.resolve([{"cores": {"count": "few", "within": "spread"}}], host).cells
+    assert [cell.id for cell in found] == [f"cores:{n}-spread" for n in (1, 3, 6, 12)]
+    found = resolve.resolve(["cores:node-cpus-spread"], host).cells
+    assert found[0].cpus == "0-11"  # as many cores as a node has CPUs
     alone = topologies.topology(1, cores=2, threads=2)
-    found, skipped, _ = bindings.resolve(["cores:node-cpus-spread"], alone)
-    assert not found and skipped[0]["reason"] == "this host has 2 usable cores, not 4"
+    made = resolve.resolve(["cores:node-cpus-spread"], alone)
+    assert not made.cells
+    assert str(made.skipped[0].reason) == "this host has 2 usable cores, not 4"
     with pytest.raises(Fault, match="has 12 usable cores, not 13"):
-        bindings.resolve([{"cores": {"count": 13, "within": "packed"}}], host)
-
+        resolve.resolve([{"cores": {"count": 13, "within": "packed"}}], host)
