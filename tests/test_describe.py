@@ -1,6 +1,7 @@
 """What a person is told of a host: complete, in bounds, and with the warnings that matter."""
 
 import io
+import json
 import os
 import stat
 import sys
@@ -9,7 +10,10 @@ from dataclasses import replace
 import pytest
 
 import sysfs_tree
-from numalab.agent.host import describe, state, topology
+from numalab.agent import kernel
+from numalab.agent.contract import Host, State, from_json, reason
+from numalab.agent.host import describe, tools
+from numalab.agent.host.tools import Tool
 
 CPU = "sys/devices/system/cpu"
 
@@ -24,15 +28,14 @@ def told(tmp_path, machine, width=100, **changes):
         root = sysfs_tree.shared(machine)
     else:
         root = sysfs_tree.write(tmp_path, replace(machine, **changes))
-    return describe.text(topology.read(root), state.read(root), [], width)
+    return describe.text(describe.read(str(root)), [], width)
 
 
 @pytest.mark.parametrize("machine", sysfs_tree.ALL, ids=lambda machine: machine.name)
 def test_every_machine_fits_and_shows_every_node(machine):
-    root = sysfs_tree.shared(machine)
-    shape, condition = topology.read(root), state.read(root)
+    facts = describe.read(str(sysfs_tree.shared(machine)))
     for width in (60, 80, 100, 160):
-        text = describe.text(shape, condition, [], width)
+        text = describe.text(facts, [], width)
         lines = text.splitlines()
         assert max(map(len, lines)) <= width
         rows = [line.split()[0] for line in lines]
@@ -72,12 +75,12 @@ def test_distances_as_a_matrix_or_grouped(tmp_path):
         (
             sysfs_tree.STARVED_2N,
             {},
-            "node 0 has 2.4 GiB free and 116 GiB of page cache: allocations there will spill to "
-            "node 1 (numalab doctor)",
+            "node 0 has 2.4 GiB free and 116 GiB of page cache: allocations from its CPUs spill to "
+            "node 1 after the next 2.4 GiB",
         ),
         (sysfs_tree.CXL_3N, {}, "node 2 has memory but no CPUs"),
         (sysfs_tree.POWER_SPARSE, {}, "nodes 252,255 have memory but no CPUs"),
-        (sysfs_tree.MEMORYLESS_2N, {}, "node 1 has no memory"),
+        (sysfs_tree.MEMORYLESS_2N, {}, "node 1 has CPUs and no memory"),
         (sysfs_tree.INTEL_2N_OFFLINE, {}, "CPUs 5,37,48-49 are offline"),
         (sysfs_tree.INTEL_2N_LIMITED, {}, "may only use CPUs 0-7,32-39 and memory of node 0"),
         (
@@ -107,7 +110,7 @@ def test_distances_as_a_matrix_or_grouped(tmp_path):
         (
             sysfs_tree.INTEL_2N,
             {"proc/meminfo": "MemTotal: 999999999 kB\nMemAvailable: 1048576 kB\n"},
-            "this machine understates its nodes; 1 GiB are available in all",
+            "this machine understates its nodes; 1.0 GiB are available in all",
         ),
         (
             sysfs_tree.INTEL_2N,
@@ -118,34 +121,34 @@ def test_distances_as_a_matrix_or_grouped(tmp_path):
 )
 def test_warnings(tmp_path, machine, files, warning):
     root = sysfs_tree.write(tmp_path, replace(machine, files=files))
-    shape, condition = topology.read(root), state.read(root)
-    found = describe.warnings(shape, condition)
-    assert any(warning in line for line in found)
-    shown = " ".join(describe.text(shape, condition, []).split())
-    assert f"⚠ {warning.split(' (')[0]}" in shown or warning in shown
+    facts = describe.read(str(root))
+    assert any(warning in str(one.what) for one in describe.warnings(facts))
+    assert warning in " ".join(describe.text(facts, []).split())
 
 
 def test_a_healthy_host_has_no_warnings(tmp_path):
     root = sysfs_tree.write(tmp_path, sysfs_tree.INTEL_2N)
-    assert describe.warnings(topology.read(root), state.read(root)) == []
+    assert describe.warnings(describe.read(str(root))) == []
 
 
 def test_a_full_node_without_a_neighbour_to_spill_to(tmp_path):
     nodes = tuple(replace(node, free=1, page_cache=100) for node in sysfs_tree.STARVED_2N.nodes)
     text = told(tmp_path, sysfs_tree.STARVED_2N, nodes=nodes)
-    assert "must reclaim it first" in text
+    assert "no other node has room either, so the kernel reclaims the cache" in " ".join(
+        text.split()
+    )
     assert text.count("1.0 G ⚠") == 2
 
 
 def test_ascii_where_the_terminal_knows_no_more(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
     root = sysfs_tree.write(tmp_path, sysfs_tree.STARVED_2N)
-    tools = [{"name": "mlc", "path": None, "version": None, "usable": False, "why": "absent"}]
-    text = describe.text(topology.read(root), state.read(root), tools)
+    found = [Tool("mlc", False, None, reason("tool-unusable", what="absent"))]
+    text = describe.text(describe.read(str(root)), found)
     text.encode("ascii")
     assert "2 x Intel Xeon" in text
     assert "! node 0" in text
-    assert "- mlc (absent)" in text
+    assert "- mlc: absent" in text
     assert "?" not in text
 
 
@@ -157,55 +160,62 @@ def program(folder, name, body):
 
 
 def test_tools_are_found_with_versions_and_none_can_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(describe, "_SERVER_FOLDERS", ())
-    monkeypatch.setenv("PATH", str(tmp_path))
-    program(tmp_path, "gcc", "echo 'gcc (Debian 12.2.0-14) 12.2.1'\n")
-    program(tmp_path, "mariadbd", "echo 'mariadbd  Ver 10.11.6-MariaDB for Linux'\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    compiler = program(tmp_path, "gcc-12", "echo 'gcc-12 (Debian 1.2.0) 12.2.1'")
+    monkeypatch.setenv("CC", str(compiler))
     pid = tmp_path / "pid"
     program(tmp_path, "sysbench", f"echo $$ > {pid}\nwhile :; do :; done\n")
-    started = tmp_path / "started"
-    program(tmp_path, "mlc", f": > {started}\n")
-    program(tmp_path, "stream", f": > {started}\n")
+    program(tmp_path, "stream", f": > {tmp_path / 'started'}\n")  # as ImageMagick has one
+    program(tmp_path, "mlc", "echo 'Intel(R) Memory Latency Checker - v3.11'\n")
     program(tmp_path, "perf", "exit 1\n")
-    found = {tool["name"]: tool for tool in describe.tools(limit_s=0.5)}
-    assert found["gcc"]["version"] == "12.2.1"
-    assert found["MariaDB"]["version"] == "10.11.6"
-    assert found["numactl"] == {
-        "name": "numactl",
-        "path": None,
-        "version": None,
-        "usable": False,
-        "why": "bindings need it",
-    }
-    assert found["sysbench"]["usable"] is True
-    assert found["sysbench"]["version"] is None
-    assert "within 0.5 s" in found["sysbench"]["why"]
-    assert found["mlc"]["usable"] and found["stream"]["usable"]
-    assert not started.exists()
-    if pid.exists():
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid.read_text()), 0)
+    found = {os.path.basename(tool.name): tool for tool in tools.find(limit_s=3)}
+    assert found["gcc-12"].version == "12.2.1"
+    assert found["sysbench"] == Tool("sysbench", False, None, reason("no-answer-in-time", limit=3))
+    assert found["mlc"] == Tool("mlc", True, "3.11", None)
+    assert not found["stream"].usable and "not on PATH" in str(found["stream"].why)
+    assert not (tmp_path / "started").exists()
+    assert found["perf"].version is None
+    left = kernel.stat_of(f"/proc/{pid.read_text().strip()}")
+    assert left is None or left.ended  # killed; its reaper may not have looked yet
+
+
+def test_a_program_that_is_not_there_says_what_needs_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {tool.name: tool for tool in tools.find(limit_s=3)}
+    assert str(found["numactl"].why) == "numactl is not on PATH: bindings need it"
+    assert not any(tool.usable for tool in found.values() if tool.name != "mysql_server")
 
 
 def test_why_perf_cannot_be_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(describe, "_PARANOID", str(tmp_path / "paranoid"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert describe._perf_use() == (False, "this kernel has no performance events")
-    (tmp_path / "paranoid").write_text("4\n")
-    assert describe._perf_use() == (
-        False,
-        "no permission (kernel.perf_event_paranoid = 4)",
-    )
-    (tmp_path / "paranoid").write_text("2\n")
-    assert describe._perf_use()[0] is True
+    level = tmp_path / "proc/sys/kernel/perf_event_paranoid"
+    level.parent.mkdir(parents=True)
+    root = str(tmp_path)
+    assert tools.perf_use(root) == (False, reason("no-performance-events"))
+    level.write_text("4\n")
+    assert tools.perf_use(root) == (False, reason("perf-not-permitted", level=4))
+    level.write_text("2\n")
+    assert tools.perf_use(root) == (True, reason("software-events-only"))
+    (tmp_path / "sys/bus/event_source/devices/cpu").mkdir(parents=True)
+    assert tools.perf_use(root) == (True, None)
 
 
 def test_the_line_of_tools(tmp_path):
-    root = sysfs_tree.write(tmp_path, sysfs_tree.ONE_NODE)
-    tools = [
-        {"name": "numactl", "path": "/n", "version": "2.0.14", "usable": True, "why": None},
-        {"name": "mlc", "path": None, "version": None, "usable": False, "why": "no latency"},
-        {"name": "perf", "path": "/p", "version": "6.1", "usable": False, "why": "no permission"},
+    found = [
+        Tool("numactl", True, "2.0.14"),
+        Tool("mlc", False, None, reason("tool-unusable", what="not here")),
+        Tool("perf", False, "6.1", reason("perf-not-permitted", level=4)),
     ]
-    last = describe.text(topology.read(root), state.read(root), tools).splitlines()[-1]
-    assert last == "✓ numactl 2.0.14   – mlc (no latency)   – perf 6.1: no permission"
+    facts = describe.read(str(sysfs_tree.write(tmp_path, sysfs_tree.ONE_NODE)))
+    last = describe.text(facts, found).splitlines()[-1]
+    assert last == (
+        "✓ numactl 2.0.14   – mlc: not here   – perf 6.1: no permission "
+        "(kernel.perf_event_paranoid = 4)"
+    )
+
+
+def test_a_host_as_json():
+    data = json.loads(describe.run(str(sysfs_tree.shared(sysfs_tree.INTEL_2N)), True, 100))
+    assert from_json(Host, data["topology"]).threads == 64
+    assert from_json(State, data["state"])["kernel.release"].value == "6.1.0-test"
+    assert (data["schema"], data["host"], data["emulated"]) == (2, None, False)

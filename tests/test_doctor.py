@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import sysfs_tree
+from numalab.agent import kernel, words
 from numalab.agent.errors import Fault
-from numalab.agent.host import describe, doctor, state, survey, topology
+from numalab.agent.host import catalogue, describe, doctor, survey, topology
+from numalab.agent.host.findings import REMEDIES
 
 GIB, MIB, KB = 1 << 30, 1 << 20, 1024
 PAGE = 4096
@@ -101,18 +102,28 @@ def process(pid, name, maps, *, cpus="0-63", mems="0-1", runs_on=(0,), swap=0, u
 
 
 def examine(tmp_path, made):
-    root = sysfs_tree.write(tmp_path, made)
-    shape, now = topology.read(root), state.read(root)
-    seen = survey.read(shape)
-    return doctor.diagnose(shape, now, seen), doctor.text(shape, now, seen, [], 100), seen
+    facts = doctor.read(str(sysfs_tree.write(tmp_path, made)))
+    findings = doctor.diagnose(facts)
+    for one in findings:
+        said = [one.what, *one.evidence, *(remedy.effect for remedy in one.remedies)]
+        assert not [r.code for r in said if str(r) == r.code.replace("-", " ")]
+    return findings, doctor.text(facts, [], 100), facts.survey
 
 
 def found(findings):
-    return {finding["id"]: finding["severity"] for finding in findings}
+    return {finding.code: finding.severity for finding in findings}
 
 
 def commands(finding):
-    return " | ".join(one["command"] for one in finding["do"])
+    return " | ".join(one.command for one in finding.remedies)
+
+
+def what(finding):
+    return str(finding.what)
+
+
+def evidence(finding):
+    return [str(one) for one in finding.evidence]
 
 
 CFD = [(64, 1.2, 58, {"dirty": 0.5}), (64, 50, 8, {})]  # a node full of page cache
@@ -135,15 +146,15 @@ def test_a_node_full_of_page_cache(tmp_path):
     findings, text, seen = examine(tmp_path, machine("cfd", CFD))
     assert found(findings) == {"page-cache": "warning"}
     one = findings[0]
-    assert one["nodes"] == [0]
-    assert one["what"].startswith("node 0 has 1.2 GiB free and 58 GiB of page cache: ")
-    assert "spill to node 1 after the next 1.1 GiB" in one["what"]
-    assert "57.5 GiB of the cache are clean, 512 MiB must be written first" in one["evidence"][0]
+    assert one.nodes == (0,)
+    assert what(one).startswith("node 0 has 1.2 GiB free and 58.0 GiB of page cache: ")
+    assert "spill to node 1 after the next 1.1 GiB" in what(one)
+    assert "57.5 GiB of the cache are clean, 512 MiB must be written first" in evidence(one)[0]
     assert "sync; echo 1 > /proc/sys/vm/drop_caches" in commands(one)
     assert "--membind=0" in commands(one)
     assert "sysctl -w vm.zone_reclaim_mode=1" in commands(one)
-    assert all("Risk" in do["effect"] for do in one["do"])
-    assert abs(seen["nodes"][0]["room_bytes"] - 1.1 * GIB) < MIB
+    assert all("Risk" in str(do.effect) for do in one.remedies)
+    assert abs(seen.nodes[0].room_bytes - 1.1 * GIB) < MIB
 
 
 def test_with_mglru_only_mode_7_reclaims(tmp_path):
@@ -151,8 +162,8 @@ def test_with_mglru_only_mode_7_reclaims(tmp_path):
     made.files["proc/sys/vm/zone_reclaim_mode"] = "1"
     findings, _, _ = examine(tmp_path, made)
     assert found(findings) == {"page-cache": "warning", "zone-reclaim": "warning"}
-    (mode,) = [one for one in findings if one["id"] == "zone-reclaim"]
-    assert "reclaims nothing on this kernel" in mode["what"]
+    (mode,) = [one for one in findings if one.code == "zone-reclaim"]
+    assert "reclaims nothing on this kernel" in what(mode)
     assert "vm.zone_reclaim_mode=7" in commands(mode)
 
 
@@ -161,18 +172,18 @@ def test_zone_reclaim_that_works_is_told_otherwise(tmp_path):
     made.files["proc/sys/vm/zone_reclaim_mode"] = "1"
     findings, _, _ = examine(tmp_path, made)
     assert found(findings) == {"zone-reclaim": "warning"}
-    assert "waits while page cache is reclaimed" in findings[0]["what"]
+    assert "waits while page cache is reclaimed" in what(findings[0])
 
 
 def test_a_victim_of_the_full_node_makes_it_a_problem(tmp_path):
     solver = process(77, "nfr", [("default", {0: 2, 1: 6})], cpus="0-15,32-47", runs_on=(3, 40))
     findings, text, _ = examine(tmp_path, machine("victim", CFD, processes=[solver]))
     assert found(findings) == {"page-cache": "problem", "memory-away": "warning"}
-    assert findings[0]["pids"] == [77]
-    assert any("nfr (77) runs there and has 6 GiB of its 8 GiB elsewhere" in e
-               for e in findings[0]["evidence"])  # fmt: skip
+    assert findings[0].pids == (77,)
+    assert any("nfr (77) runs there and has 6.0 GiB of its 8.0 GiB elsewhere" in e
+               for e in evidence(findings[0]))  # fmt: skip
     away = findings[1]
-    assert "75 % of its 8 GiB are on other nodes" in away["what"]
+    assert "75 % of its 8.0 GiB are on other nodes" in what(away)
     assert "migratepages 77 1 0" in commands(away)
     assert " 77  nfr" in text and "1:75% 0:25%" in text
 
@@ -181,7 +192,7 @@ def test_cache_on_every_node_or_on_one_node_is_no_finding(tmp_path):
     full = (64, 1.2, 58, {})
     findings, _, _ = examine(tmp_path / "a", machine("both", [full, full]))
     assert found(findings) == {"node-full": "note"} or set(found(findings)) == {"node-full"}
-    assert doctor.healthy(findings)
+    assert catalogue.healthy(findings)
     findings, _, _ = examine(tmp_path / "b", machine("one", [full], sysfs_tree.ONE_NODE))
     assert findings == []
 
@@ -190,10 +201,10 @@ def test_shared_memory_is_not_taken_for_page_cache(tmp_path):
     nodes = [(64, 1.2, 2, {"shmem": 56}), (64, 50, 8, {})]
     findings, _, _ = examine(tmp_path, machine("shm", nodes))
     assert found(findings) == {"node-full": "note"}
-    assert "56 GiB of what fills it is shared memory" in findings[0]["what"]
-    # what `numalab host` points at must be spoken of here
+    assert "56.0 GiB of what fills it is shared memory" in what(findings[0])
+    # `numalab host` says the same
     root = str(tmp_path / "shm")
-    assert any("doctor" in w for w in describe.warnings(topology.read(root), state.read(root)))
+    assert "node-full" in found(describe.warnings(describe.read(root)))
 
 
 def test_nodes_that_do_not_add_up_are_not_judged(tmp_path):
@@ -212,9 +223,9 @@ def test_swap_insanity(tmp_path):
     made = machine("insane", nodes, processes=[server], proc__meminfo=SWAPPED)
     findings, _, _ = examine(tmp_path / "a", made)
     assert found(findings) == {"swap-insanity": "warning"}
-    said = " ".join([findings[0]["what"], *findings[0]["evidence"]])
-    assert "7 GiB are swapped out and node 0 is full, while node 1 has 40 GiB free" in said
-    assert "mysqld (9) has 6 GiB in swap" in said
+    said = " ".join([what(findings[0]), *evidence(findings[0])])
+    assert "7.0 GiB are swapped out and node 0 is full, while node 1 has 40.0 GiB free" in said
+    assert "mysqld (9) has 6.0 GiB in swap" in said
     assert "numactl --interleave=all" in commands(findings[0])
     # swap used long ago, and room everywhere now
     findings, _, _ = examine(tmp_path / "b", machine("past", EASY, proc__meminfo=SWAPPED))
@@ -225,9 +236,9 @@ def test_memory_bound_away_from_the_cpus(tmp_path):
     apart = process(5, "job", [("bind:1", {1: 4})], cpus="0-15,32-47", unit="job.service")
     findings, _, _ = examine(tmp_path, machine("apart", EASY, processes=[apart]))
     assert found(findings) == {"bound-apart": "warning"}
-    assert "its policy bind:1 puts it there" in findings[0]["what"]
+    assert "its policy bind:1 puts it there" in what(findings[0])
     assert "systemctl edit job.service" in commands(findings[0])
-    assert "NUMAPolicy=bind NUMAMask=0" in findings[0]["do"][-1]["effect"]
+    assert "NUMAPolicy=bind NUMAMask=0" in str(findings[0].remedies[-1].effect)
 
 
 @pytest.mark.parametrize(
@@ -251,14 +262,14 @@ def test_interleaving_is_somebodys_will(tmp_path):
     one = process(5, "mysqld", [("interleave:0-1", {0: 4, 1: 4})], cpus="0-15,32-47")
     findings, _, _ = examine(tmp_path, machine("will", EASY, processes=[one]))
     assert found(findings) == {"interleaved": "note"}
-    assert doctor.healthy(findings) and findings[0]["do"] == []
+    assert catalogue.healthy(findings) and findings[0].remedies == ()
 
 
 def test_interleaving_that_a_full_node_made_uneven(tmp_path):
     one = process(5, "mysqld", [("interleave:0-1", {0: 0.4, 1: 7.6})], cpus="0-15,32-47")
     findings, _, _ = examine(tmp_path, machine("uneven", EASY, processes=[one]))
     assert found(findings) == {"memory-away": "warning"}
-    assert "interleave:0-1 would put 50 % there, but node 0 was full" in findings[0]["what"]
+    assert "interleave:0-1 would put 50 % there, but node 0 was full" in what(findings[0])
     assert "--interleave=0-1 mysqld" in commands(findings[0])
 
 
@@ -287,7 +298,7 @@ def test_bound_to_a_node_with_nothing_left(tmp_path):
     one = process(5, "solver", [("bind:0", {0: 60})], cpus="0-15,32-47")
     findings, _, _ = examine(tmp_path / "a", machine("tight", nodes, processes=[one]))
     assert found(findings) == {"bound-to-full": "warning"}
-    assert "it is killed when it allocates more" in findings[0]["what"]
+    assert "it is killed when it allocates more" in what(findings[0])
     # the same with page cache that can go
     nodes = [(64, 0.5, 20, {"anon": 42}), (64, 50, 8, {})]
     one = process(5, "solver", [("bind:0", {0: 40})], cpus="0-15,32-47")
@@ -304,7 +315,7 @@ def test_free_memory_in_pieces(tmp_path):
     felt = "thp_fault_alloc 1000\nthp_fault_fallback 5000\ncompact_stall 90\ncompact_fail 80\n"
     findings, _, _ = examine(tmp_path / "a", machine("p", nodes, buddy=PIECES, proc__vmstat=felt))
     assert found(findings) == {"fragmented": "warning"}
-    assert "5000 of 6000 huge pages" in " ".join(findings[0]["evidence"])
+    assert "5000 of 6000 huge pages" in " ".join(evidence(findings[0]))
     assert "node0/compact" in commands(findings[0])
     findings, _, _ = examine(tmp_path / "b", machine("q", nodes, buddy=PIECES))
     assert found(findings) == {"fragmented": "note"}
@@ -318,7 +329,7 @@ def test_hugetlb_pools(tmp_path):
     made.files.update({f"{pool}/nr_hugepages": "30000", f"{pool}/free_hugepages": "0"})
     findings, _, _ = examine(tmp_path / "a", made)
     assert found(findings) == {"hugetlb": "warning"}
-    assert "spills to other nodes" in findings[0]["what"]
+    assert "spills to other nodes" in what(findings[0])
     other = "sys/devices/system/node/node1/hugepages/hugepages-2048kB"
     made = machine("alike", EASY)
     for one in (pool, other):
@@ -328,7 +339,7 @@ def test_hugetlb_pools(tmp_path):
     made = machine("idle", EASY)
     made.files.update({f"{pool}/nr_hugepages": "20000", f"{pool}/free_hugepages": "20000"})
     findings, _, _ = examine(tmp_path / "b", made)
-    assert "reserved and unused" in findings[0]["what"]
+    assert "reserved and unused" in what(findings[0])
 
 
 def test_nodes_that_the_firmware_hides(tmp_path):
@@ -340,7 +351,7 @@ def test_nodes_that_the_firmware_hides(tmp_path):
     base = replace(base, nodes=(sysfs_tree.Node(0, 128, 100, 4, [10]),))
     findings, _, _ = examine(tmp_path / "a", base)
     assert found(findings) == {"hidden-nodes": "warning"}
-    assert "about 50 %" in findings[0]["what"]
+    assert "about 50 %" in what(findings[0])
     arm = replace(base, arch="aarch64", cpuinfo="CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
     findings, _, _ = examine(tmp_path / "arm", arm)
     assert found(findings) == {"hidden-nodes": "note"}
@@ -349,7 +360,7 @@ def test_nodes_that_the_firmware_hides(tmp_path):
     assert found(findings) == {"numa-off": "warning"}
     guest = base.cpuinfo.replace("fpu", "fpu hypervisor")
     findings, _, _ = examine(tmp_path / "c", replace(base, cpuinfo=guest))
-    assert found(findings) == {"one-node": "note"}
+    assert found(findings) == {"single-node": "note"}
 
 
 def test_what_is_accepted_does_not_count(tmp_path):
@@ -361,10 +372,8 @@ def test_what_is_accepted_does_not_count(tmp_path):
         doctor.run(root, ["cache"], False, 100)
 
 
-def test_every_finding_is_listed_by_its_id():
-    source = Path(doctor.__file__).read_text()
-    for name in doctor.IDS:
-        assert source.count(f'"{name}"') >= 2, name
+def test_every_finding_and_remedy_has_its_words():
+    assert {*catalogue.CATALOGUE, *REMEDIES} <= set(words.templates())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -385,19 +394,18 @@ def test_the_text_fits(tmp_path, width):
 def test_unreadable_processes_are_counted(tmp_path, monkeypatch):
     solver = process(77, "nfr", [("default", {0: 2, 1: 6})])
     root = sysfs_tree.write(tmp_path, machine("closed", EASY, processes=[solver]))
-    real = open
+    real = kernel.read
 
-    def closed(path, *args, **options):
-        if str(path).endswith("numa_maps"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(path, *args, **options)
+    def closed(path, *limit):
+        if path.endswith("numa_maps"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, *limit)
 
-    monkeypatch.setattr("builtins.open", closed)
-    shape = topology.read(root)
-    seen = survey.read(shape)
-    assert seen["unreadable"] == 1
-    text = doctor.text(shape, state.read(root), seen, [], 100)
-    assert "1 of the processes with 64 MiB or more cannot be read: run it as root" in text
+    monkeypatch.setattr(kernel, "read", closed)
+    facts = doctor.read(str(root))
+    assert facts.survey.unreadable == 1
+    text = doctor.text(facts, [], 100)
+    assert "1 of the processes with 64.0 MiB or more cannot be read: run it as root" in text
 
 
 def test_small_processes_are_not_opened(tmp_path, monkeypatch):
@@ -405,15 +413,15 @@ def test_small_processes_are_not_opened(tmp_path, monkeypatch):
     files.append(process(50, "large", [("default", {0: 1})]))
     root = sysfs_tree.write(tmp_path, machine("many", EASY, processes=files))
     opened = []
-    real = open
+    real = kernel.read
 
-    def watched(path, *args, **options):
-        opened.append(str(path))
-        return real(path, *args, **options)
+    def watched(path, *limit):
+        opened.append(path)
+        return real(path, *limit)
 
-    monkeypatch.setattr("builtins.open", watched)
+    monkeypatch.setattr(kernel, "read", watched)
     seen = survey.read(topology.read(root))
-    assert (seen["seen"], seen["small"], len(seen["processes"])) == (301, 300, 1)
+    assert (seen.seen, seen.small, len(seen.processes)) == (301, 300, 1)
     assert [path for path in opened if path.endswith("numa_maps")] == [f"{root}/proc/50/numa_maps"]
 
 
@@ -421,8 +429,8 @@ def test_what_there_was_no_time_for_is_counted(tmp_path):
     files = [process(100 + n, f"p{n}", [("default", {0: 1 + n})]) for n in range(5)]
     root = sysfs_tree.write(tmp_path, machine("hurry", EASY, processes=files))
     seen = survey.read(topology.read(root), budget_s=0)
-    assert [one["pid"] for one in seen["processes"]] == [104]  # the largest in any case
-    assert seen["unread"] == 4
+    assert [one.pid for one in seen.processes] == [104]  # the largest in any case
+    assert seen.unread == 4
 
 
 def test_siblings_over_one_segment_are_read_once(tmp_path):
@@ -434,7 +442,7 @@ def test_siblings_over_one_segment_are_read_once(tmp_path):
         files.append(one)
     root = sysfs_tree.write(tmp_path, machine("pg", EASY, processes=files))
     seen = survey.read(topology.read(root))
-    assert (len(seen["processes"]), seen["alike"]) == (1, 19)
+    assert (len(seen.processes), seen.alike) == (1, 19)
 
 
 def test_lowmem_reserve_and_watermarks_are_not_room():
@@ -478,8 +486,8 @@ def test_a_process_of_ours_is_seen_as_numastat_sees_it():
     try:
         holder.stdout.readline()
         seen = survey.read(topology.read(), budget_s=60)
-        (ours,) = [p for p in seen["processes"] if p["pid"] == holder.pid]
-        total = sum(ours["memory"].values())
+        (ours,) = [p for p in seen.processes if p.pid == holder.pid]
+        total = ours.total
         assert 200 * MIB <= total < 230 * MIB
         if shutil.which("numastat"):
             told = subprocess.run(

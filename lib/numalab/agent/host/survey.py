@@ -15,74 +15,152 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from .. import cpulist
+from .. import cpulist, kernel
+from ..contract import Host, Node, Reason, reason
 from ..errors import Fault
+from ..kernel import NODES, Stat
 from ..trial import proof
-from .topology import meminfo_bytes
 
-_NODE = "sys/devices/system/node"
 _LEAST_BYTES = 64 << 20  # a process with less can neither starve a node nor be slowed much
 _MOST_PROCESSES = 50
 _MOST_THREADS = 256  # of one process, the first ones by number
 _INTERVAL_S = 0.2  # at least, between two readings of a counter
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # include/linux/proc_ns.h, PROC_PID_INIT_INO
 
-Counters = Dict[str, int]
+Counters = Mapping[str, int]
+ByNode = Mapping[int, int]  # bytes
 
 
-def read(
-    topology: Dict[str, Any], budget_s: float = 1.0, least_bytes: int = _LEAST_BYTES
-) -> Dict[str, Any]:
-    """Return what is known of the host whose topology this is (of a live one: during a moment).
+@dataclass(frozen=True)
+class NodeUse:
+    """How the memory of a node is used.
 
-    "nodes": one per node of the topology with sizes in bytes; "vmstat" and its growth "vmstat_now"
-    within "interval_s" (None for a copied tree); "processes" with at least ``least_bytes`` of
-    resident memory, the largest first; "seen", "small", "unreadable", "unread", "alike": numbers
-    of processes; "problems": what could not be read.
+    ``page_cache_bytes`` can be dropped once clean; ``file_pages_bytes`` hold shared memory too,
+    which cannot. ``room_bytes``: what user memory can get before another node is used.
+    ``huge_page_bytes``: free in blocks that hold a huge page. ``numastat``: pages since boot;
+    ``numastat_now`` while this survey was made.
     """
-    root = topology["root"].rstrip("/")
-    live = os.path.realpath(topology["root"]) == "/"
-    problems: List[str] = []
+
+    number: int
+    memory_bytes: Optional[int]
+    free_bytes: Optional[int]
+    file_pages_bytes: Optional[int]
+    page_cache_bytes: Optional[int]
+    dirty_bytes: Optional[int] = None
+    shared_memory_bytes: Optional[int] = None
+    anonymous_bytes: Optional[int] = None
+    slab_reclaimable_bytes: Optional[int] = None
+    room_bytes: Optional[int] = None
+    huge_page_bytes: Optional[int] = None
+    numastat: Counters = field(default_factory=dict)
+    numastat_now: Counters = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    """A process with much memory: where it is, by policy, and where the process may run and ran.
+
+    ``memory`` is None where it could not be read (``reason``). ``cpu_nodes`` are those of the CPUs
+    it may use; ``runs_on`` has the share of its CPU time by node.
+    """
+
+    pid: int
+    name: str
+    resident_bytes: int
+    swap_bytes: Optional[int]
+    unit: Optional[str]  # the systemd service it belongs to
+    allowed_cpus: Optional[str]
+    allowed_nodes: Optional[str]
+    cpu_nodes: Optional[Tuple[int, ...]] = None
+    memory: Optional[ByNode] = None
+    policies: Mapping[str, ByNode] = field(default_factory=dict)
+    reason: Optional[Reason] = None
+    threads: Optional[int] = None
+    runs_on: Mapping[int, float] = field(default_factory=dict)
+    cpu_percent: Optional[float] = None
+
+    @property
+    def total(self) -> int:
+        """The bytes whose node is known."""
+        return sum((self.memory or {}).values())
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Nodes, counters and the processes with at least ``least_bytes``, the largest first.
+
+    ``vmstat_now`` is what was counted within ``interval_s``; of a copied tree there is neither.
+    ``seen``, ``small``, ``alike``, ``unreadable``, ``unread`` are numbers of processes.
+    """
+
+    live: bool
+    page_bytes: int
+    huge_page_bytes: Optional[int]
+    nodes: Tuple[NodeUse, ...]
+    vmstat: Counters
+    problems: Tuple[Reason, ...]
+    vmstat_now: Counters = field(default_factory=dict)
+    interval_s: Optional[float] = None
+    processes: Tuple[ProcessUse, ...] = ()
+    least_bytes: int = _LEAST_BYTES
+    seen: int = 0
+    small: int = 0
+    alike: int = 0
+    unreadable: int = 0
+    unread: int = 0
+    container: bool = False
+
+
+def read(host: Host, budget_s: float = 1.0) -> Survey:
+    """Return what is known of this host (of a live one: during a moment)."""
+    root = host.root.rstrip("/")
     began = time.monotonic()
-    page = _page_bytes(root, live, topology)
-    nodes = [_node(root, node, page) for node in topology["nodes"]]
-    zones = _zones(_text(f"{root}/proc/zoneinfo"))
-    if not zones:
-        problems.append("no /proc/zoneinfo: how much fits before a node counts as full is unknown")
-    blocks, largest = _free_blocks(_text(f"{root}/proc/buddyinfo"), page)
-    huge = _integer(_text(f"{root}/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"))
-    for node in nodes:
-        node["room_bytes"] = _room(zones.get(node["node"]), page)
-        node["huge_page_bytes"] = _in_blocks(blocks.get(node["node"]), huge)
-    vmstat = _counters(_text(f"{root}/proc/vmstat"))
-    survey: Dict[str, Any] = {
-        "schema": 1, "live": live, "page_bytes": page, "huge_page_bytes": huge,
-        "largest_free_block_bytes": largest, "nodes": nodes, "vmstat": vmstat, "vmstat_now": None,
-        "interval_s": None, "problems": problems,
-    }  # fmt: skip
-    end = time.process_time() + budget_s
-    survey.update(_processes(root, topology, page, live, began, end, least_bytes))
-    if live:
-        later = _counters(_text(f"{root}/proc/vmstat"))
-        survey["vmstat_now"] = {k: later[k] - v for k, v in vmstat.items() if k in later}
-        survey["interval_s"] = time.monotonic() - began
-        for node in nodes:
-            now = _counters(_text(f"{root}/{_NODE}/node{node['node']}/numastat"))
-            node["numastat_now"] = {
-                name: now[name] - before for name, before in node["numastat"].items() if name in now
-            }
-    survey["container"] = live and _link("/proc/self/ns/pid") not in (None, _INITIAL_PID_NAMESPACE)
-    return survey
+    survey = read_nodes(host)
+    survey = _with_processes(survey, host, began, time.process_time() + budget_s)
+    if not survey.live:
+        return survey
+    return replace(
+        survey,
+        vmstat_now=_growth(survey.vmstat, kernel.vmstat(root or "/")),
+        interval_s=time.monotonic() - began,
+        nodes=tuple(
+            replace(node, numastat_now=_growth(node.numastat, _numastat(root, node.number)))
+            for node in survey.nodes
+        ),
+        container=_link("/proc/self/ns/pid") not in (None, _INITIAL_PID_NAMESPACE),
+    )
 
 
-def _text(path: str) -> Optional[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return None
+def read_nodes(host: Host) -> Survey:
+    """Return the part of a survey that costs next to nothing: no processes, nothing twice."""
+    root = host.root.rstrip("/")
+    live = os.path.realpath(host.root) == "/"
+    page = _page_bytes(root, live, host)
+    zones = _zones(kernel.read_text(f"{root}/proc/zoneinfo"))
+    blocks = _free_blocks(kernel.read_text(f"{root}/proc/buddyinfo"), page)
+    huge = kernel.read_int(f"{root}/{kernel.HUGE_PAGES}/hpage_pmd_size")
+    nodes = [
+        replace(
+            _node(root, node),
+            room_bytes=_room(zones.get(node.number), page),
+            huge_page_bytes=_in_blocks(blocks.get(node.number), huge),
+        )
+        for node in host.nodes
+    ]
+    return Survey(
+        live=live,
+        page_bytes=page,
+        huge_page_bytes=huge,
+        nodes=tuple(nodes),
+        vmstat=kernel.vmstat(root or "/"),
+        problems=() if zones else (reason("no-zoneinfo"),),
+    )
+
+
+# --- nodes ------------------------------------------------------------------------------------
 
 
 def _link(path: str) -> Optional[str]:
@@ -92,48 +170,45 @@ def _link(path: str) -> Optional[str]:
         return None
 
 
-def _integer(text: Optional[str]) -> Optional[int]:
-    return int(text) if text and text.strip().isdigit() else None
+def _growth(before: Counters, after: Counters) -> Counters:
+    return {name: after[name] - count for name, count in before.items() if name in after}
 
 
-def _counters(text: Optional[str]) -> Counters:
-    return {name: int(number) for name, number in re.findall(r"^(\w+) (\d+)$", text or "", re.M)}
+def _numastat(root: str, node: int) -> Counters:
+    return kernel.counters(kernel.read_text(f"{root}/{NODES}/node{node}/numastat"))
 
 
-def _node(root: str, node: Dict[str, Any], page: int) -> Dict[str, Any]:
-    here = f"{root}/{_NODE}/node{node['node']}"
-    memory = meminfo_bytes(_text(f"{here}/meminfo") or _text(f"{root}/proc/meminfo"))
-    file = [memory[name] for name in ("Active(file)", "Inactive(file)") if name in memory]
-    cache = sum(file) if len(file) == 2 else node["page_cache_bytes"]
-    if len(file) != 2 and cache is not None:
+def _node(root: str, node: Node) -> NodeUse:
+    text = kernel.read_text(f"{root}/{NODES}/node{node.number}/meminfo")
+    memory = kernel.meminfo(text or kernel.read_text(f"{root}/proc/meminfo"))
+    files = [memory[name] for name in ("Active(file)", "Inactive(file)") if name in memory]
+    cache = sum(files) if len(files) == 2 else node.page_cache_bytes
+    if len(files) != 2 and cache is not None:
         cache -= memory.get("Shmem", 0)  # FilePages count it, and it cannot be dropped
-    anonymous = memory.get("AnonPages")
-    return {
-        "node": node["node"],
-        "memory_bytes": node["memory_bytes"],
-        "free_bytes": node["free_bytes"],
-        "file_pages_bytes": node["page_cache_bytes"],
-        "page_cache_bytes": cache,
-        "dirty_bytes": memory.get("Dirty"),
-        "mapped_bytes": memory.get("Mapped"),
-        "shared_memory_bytes": memory.get("Shmem"),
-        "anonymous_bytes": anonymous,
-        "slab_reclaimable_bytes": memory.get("SReclaimable"),
-        "numastat": _counters(_text(f"{here}/numastat")),
-        "numastat_now": None,
-    }
+    return NodeUse(
+        number=node.number,
+        memory_bytes=node.memory_bytes,
+        free_bytes=node.free_bytes,
+        file_pages_bytes=node.page_cache_bytes,
+        page_cache_bytes=cache,
+        dirty_bytes=memory.get("Dirty"),
+        shared_memory_bytes=memory.get("Shmem"),
+        anonymous_bytes=memory.get("AnonPages"),
+        slab_reclaimable_bytes=memory.get("SReclaimable"),
+        numastat=_numastat(root, node.number),
+    )
 
 
-def _page_bytes(root: str, live: bool, topology: Dict[str, Any]) -> int:
+def _page_bytes(root: str, live: bool, host: Host) -> int:
     """The base page size; of a copied tree as meminfo (kB) and node vmstat (pages) tell it."""
-    own = os.sysconf("SC_PAGE_SIZE")
-    if live or not topology["nodes"]:
-        return own
-    node = topology["nodes"][0]
-    pages = _counters(_text(f"{root}/{_NODE}/node{node['node']}/vmstat")).get("nr_file_pages")
-    if not pages or not node["page_cache_bytes"]:
+    if live or not host.nodes:
+        return os.sysconf("SC_PAGE_SIZE")
+    node = host.nodes[0]
+    counters = kernel.counters(kernel.read_text(f"{root}/{NODES}/node{node.number}/vmstat"))
+    pages = counters.get("nr_file_pages")
+    if not pages or not node.page_cache_bytes:
         return 4096
-    ratio = node["page_cache_bytes"] / pages
+    ratio = node.page_cache_bytes / pages
     return min((4096, 16384, 65536), key=lambda size: abs(size - ratio))
 
 
@@ -169,16 +244,14 @@ def _room(zones: Optional[List[_Zone]], page: int) -> Optional[int]:
     return page * sum(max(0, zone.free - zone.low - zone.protection) for zone in zones)
 
 
-def _free_blocks(text: Optional[str], page: int) -> Tuple[Dict[int, Dict[int, int]], int]:
-    """Free bytes of each node by block size, and the largest block size there is."""
+def _free_blocks(text: Optional[str], page: int) -> Dict[int, Dict[int, int]]:
+    """Free bytes of each node by block size."""
     found: Dict[int, Dict[int, int]] = {}
-    largest = 0
     for node, counts in re.findall(r"^Node (\d+), zone\s+\w+\s+([\d ]+)$", text or "", re.M):
         sizes = found.setdefault(int(node), {})
         for order, count in enumerate(counts.split()):
-            largest = max(largest, page << order)
             sizes[page << order] = sizes.get(page << order, 0) + int(count) * (page << order)
-    return found, largest
+    return found
 
 
 def _in_blocks(blocks: Optional[Dict[int, int]], size: Optional[int]) -> Optional[int]:
@@ -188,162 +261,111 @@ def _in_blocks(blocks: Optional[Dict[int, int]], size: Optional[int]) -> Optiona
     return sum(count for block, count in blocks.items() if block >= size)
 
 
-class _Stat(NamedTuple):
-    pid: int
-    name: str
-    parent: int
-    ticks: int
-    threads: int
-    started: int
-    pages: int
-    last_cpu: int
+# --- processes --------------------------------------------------------------------------------
+
+_Threads = Mapping[int, Stat]
 
 
-def _stat(text: Optional[str]) -> Optional[_Stat]:
-    """One stat file: placement.Stat lacks the resident pages (field 24) that choose processes."""
-    head, closed, tail = (text or "").rpartition(")")
-    number, _, name = head.partition("(")
-    fields = tail.split()
-    if not closed or len(fields) < 37 or fields[0] in "ZX":
-        return None
-    value = [int(field) for field in fields[1:37]]
-    return _Stat(
-        int(number), name, value[0], value[10] + value[11], value[16], value[18], value[20],
-        value[35],
-    )  # fmt: skip
-
-
-def _processes(
-    root: str,
-    topology: Dict[str, Any],
-    page: int,
-    live: bool,
-    began: float,
-    end: float,
-    least_bytes: int,
-) -> Dict[str, Any]:
-    proc = f"{root}/proc"
-    numbers = [name for name in _listing(proc) if name.isdigit()]
-    stats = [s for s in (_stat(_text(f"{proc}/{number}/stat")) for number in numbers) if s]
-    stats = [s for s in stats if not live or s.pid != os.getpid()]
-    large = [s for s in stats if s.pages * page >= least_bytes]
-    large.sort(key=lambda s: (-s.pages, s.pid))
-    chosen, alike = _without_alike(large, proc, page, least_bytes)
-    before = {s.pid: _threads(proc, s.pid) for s in chosen[:_MOST_PROCESSES]}
-    node_of = {cpu["cpu"]: cpu["node"] for cpu in topology["cpus"]}
-    found: List[Dict[str, Any]] = []
-    unreadable = unread = 0
+def _with_processes(survey: Survey, host: Host, began: float, end: float) -> Survey:
+    proc = f"{host.root.rstrip('/')}/proc"
+    page, least = survey.page_bytes, survey.least_bytes
+    stats = [stat for stat in kernel.processes(proc).values() if not stat.ended]
+    stats = [stat for stat in stats if not survey.live or stat.pid != os.getpid()]
+    large = [stat for stat in stats if stat.resident_pages * page >= least]
+    large.sort(key=lambda stat: (-stat.resident_pages, stat.pid))
+    chosen = _without_alike(large, proc, page, least)
+    before = {stat.pid: _threads(proc, stat.pid) for stat in chosen[:_MOST_PROCESSES]}
+    node_of = {cpu.number: cpu.node for cpu in host.cpus}
+    found: List[ProcessUse] = []
+    unread = 0
     for position, stat in enumerate(chosen):
         if position >= _MOST_PROCESSES or (found and time.process_time() > end):
             unread += 1
             continue
-        entry = _process(proc, stat, page, node_of)
-        if entry is None:
-            continue  # it ended while we looked
-        unreadable += entry["memory"] is None
-        found.append(entry)
-    if live:
+        process = _process(proc, stat, page, node_of)
+        if process is not None:  # else it ended while we looked
+            found.append(process)
+    if survey.live:
         time.sleep(max(0.0, _INTERVAL_S - (time.monotonic() - began)))
-    passed = time.monotonic() - began
-    for entry in found:
-        first = before.get(entry["pid"], {})
-        _note_running(entry, first, _threads(proc, entry["pid"]), node_of, passed, live)
-    return {
-        "processes": found, "seen": len(stats), "small": len(stats) - len(large), "alike": alike,
-        "unreadable": unreadable, "unread": unread, "least_bytes": least_bytes,
-    }  # fmt: skip
+    passed = time.monotonic() - began if survey.live else None
+    found = [
+        _with_running(one, before.get(one.pid, {}), _threads(proc, one.pid), node_of, passed)
+        for one in found
+    ]
+    return replace(
+        survey,
+        processes=tuple(found),
+        seen=len(stats),
+        small=len(stats) - len(large),
+        alike=len(large) - len(chosen),
+        unreadable=sum(process.memory is None for process in found),
+        unread=unread,
+    )
 
 
-def _listing(path: str) -> List[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
-
-
-def _without_alike(
-    large: List[_Stat], proc: str, page: int, least_bytes: int
-) -> Tuple[List[_Stat], int]:
+def _without_alike(large: List[Stat], proc: str, page: int, least_bytes: int) -> List[Stat]:
     """Leave out children that hold hardly more than the memory they share with a sibling.
 
     A database may run hundreds of them over one segment; the largest stands for all.
     """
-    chosen, alike = [], 0
+    chosen = []
     families: Set[Tuple[int, str]] = set()
     for stat in large:
-        words = (_text(f"{proc}/{stat.pid}/statm") or "").split()
+        words = (kernel.read_text(f"{proc}/{stat.pid}/statm") or "").split()
         family = (stat.parent, stat.name)
         if len(words) > 2 and (int(words[1]) - int(words[2])) * page < least_bytes:
             if family in families:
-                alike += 1
                 continue
             families.add(family)
         chosen.append(stat)
-    return chosen, alike
-
-
-_Threads = Dict[int, Tuple[int, int]]  # number: (ticks, last CPU)
+    return chosen
 
 
 def _threads(proc: str, pid: int) -> _Threads:
-    found = {}
-    for number in sorted(map(int, filter(str.isdigit, _listing(f"{proc}/{pid}/task"))))[
-        :_MOST_THREADS
-    ]:
-        stat = _stat(_text(f"{proc}/{pid}/task/{number}/stat"))
-        if stat:
-            found[number] = (stat.ticks, stat.last_cpu)
-    return found
+    numbers = kernel.threads(pid, proc)[:_MOST_THREADS]
+    stats = {number: kernel.stat_of(f"{proc}/{pid}/task/{number}") for number in numbers}
+    return {number: stat for number, stat in stats.items() if stat and not stat.ended}
 
 
 def _process(
-    proc: str, stat: _Stat, page: int, node_of: Dict[int, Optional[int]]
-) -> Optional[Dict[str, Any]]:
-    status = _text(f"{proc}/{stat.pid}/status")
-    if status is None:
+    proc: str, stat: Stat, page: int, node_of: Mapping[int, Optional[int]]
+) -> Optional[ProcessUse]:
+    """A process and its memory; None when it has ended."""
+    text = kernel.read_text(f"{proc}/{stat.pid}/status")
+    if text is None:
         return None
-    lists = dict(re.findall(r"^(Cpus|Mems)_allowed_list:[ \t]*(\S*)", status, re.M))
-    swap = re.search(r"^VmSwap:\s*(\d+) kB", status, re.M)
-    entry: Dict[str, Any] = {
-        "pid": stat.pid,
-        "name": stat.name,
-        "resident_bytes": stat.pages * page,
-        "swap_bytes": int(swap.group(1)) * 1024 if swap else None,
-        "unit": _unit(_text(f"{proc}/{stat.pid}/cgroup")),
-        "allowed_cpus": lists.get("Cpus"),
-        "allowed_nodes": lists.get("Mems"),
-        "cpu_nodes": None,
-        "memory": None,
-        "policies": None,
-        "reason": None,
-    }
-    if entry["allowed_cpus"] is not None:
-        allowed = cpulist.parse(entry["allowed_cpus"])
-        entry["cpu_nodes"] = sorted({n for n in map(node_of.get, allowed) if n is not None})
+    status = kernel.status(text)
+    process = ProcessUse(
+        pid=stat.pid,
+        name=stat.name,
+        resident_bytes=stat.resident_pages * page,
+        swap_bytes=kernel.meminfo(text).get("VmSwap"),
+        unit=_unit(kernel.read_text(f"{proc}/{stat.pid}/cgroup")),
+        allowed_cpus=status.get("Cpus_allowed_list"),
+        allowed_nodes=status.get("Mems_allowed_list"),
+    )
+    if process.allowed_cpus is not None:
+        nodes = {node_of.get(cpu) for cpu in cpulist.parse(process.allowed_cpus)}
+        process = replace(process, cpu_nodes=tuple(sorted(n for n in nodes if n is not None)))
     try:
-        with open(f"{proc}/{stat.pid}/numa_maps", encoding="utf-8", errors="replace") as file:
-            mappings, _ = proof.workload_mappings(file.read())
+        mappings, _ = proof.workload_mappings(kernel.read(f"{proc}/{stat.pid}/numa_maps"))
     except PermissionError:
-        entry["reason"] = "no permission to read its numa_maps"
-        return entry
+        return replace(process, reason=reason("no-permission-for-numa-maps"))
     except OSError:
         if not os.path.exists(f"{proc}/{stat.pid}/stat"):
             return None
-        entry["reason"] = "it has no numa_maps that can be read"
-        return entry
+        return replace(process, reason=reason("no-readable-numa-maps"))
     except Fault as fault:
-        entry["reason"] = fault.what
-        return entry
-    memory: Dict[str, int] = {}
-    policies: Dict[str, Dict[str, int]] = {}
+        return replace(process, reason=fault.reason)
+    memory: Dict[int, int] = {}
+    policies: Dict[str, Dict[int, int]] = {}
     for mapping in mappings:
         of_policy = policies.setdefault(mapping.policy, {})
         for node, size in mapping.bytes_by_node.items():
-            for sums in (memory, of_policy):
-                sums[str(node)] = sums.get(str(node), 0) + size
-    entry["memory"] = {node: memory[node] for node in sorted(memory, key=int) if memory[node]}
-    entry["policies"] = policies
-    return entry
+            memory[node] = memory.get(node, 0) + size
+            of_policy[node] = of_policy.get(node, 0) + size
+    held = {node: memory[node] for node in sorted(memory) if memory[node]}
+    return replace(process, memory=held, policies=policies)
 
 
 def _unit(cgroup: Optional[str]) -> Optional[str]:
@@ -352,24 +374,29 @@ def _unit(cgroup: Optional[str]) -> Optional[str]:
     return found.group(1) if found else None
 
 
-def _note_running(
-    entry: Dict[str, Any],
+def _with_running(
+    process: ProcessUse,
     first: _Threads,
     last: _Threads,
-    node_of: Dict[int, Optional[int]],
-    passed_s: float,
-    live: bool,
-) -> None:
+    node_of: Mapping[int, Optional[int]],
+    passed_s: Optional[float],
+) -> ProcessUse:
     """Where its threads ran: by the CPU time each used meanwhile (of a copy: since it started)."""
-    used: Dict[str, int] = {}
-    for thread, (ticks, cpu) in last.items():
-        spent = ticks - first[thread][0] if live and thread in first else 0 if live else ticks
-        node = node_of.get(cpu)
+    used: Dict[int, int] = {}
+    for thread, stat in last.items():
+        spent = stat.ticks
+        if passed_s is not None:
+            spent = stat.ticks - first[thread].ticks if thread in first else 0
+        node = node_of.get(stat.last_cpu)
         if spent > 0 and node is not None:
-            used[str(node)] = used.get(str(node), 0) + spent
+            used[node] = used.get(node, 0) + spent
     total = sum(used.values())
-    entry["threads"] = len(last) or None
-    entry["runs_on"] = {n: used[n] / total for n in sorted(used, key=int)} if total else {}
-    entry["cpu_percent"] = (
-        round(100 * total / os.sysconf("SC_CLK_TCK") / passed_s, 1) if live else None
+    busy = None
+    if passed_s is not None:
+        busy = round(100 * total / os.sysconf("SC_CLK_TCK") / passed_s, 1)
+    return replace(
+        process,
+        threads=len(last) or None,
+        runs_on={node: used[node] / total for node in sorted(used)},
+        cpu_percent=busy,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, Mapping
 
-from . import Template, sentence
+from . import Template, sentence, units
+
+Fields = Mapping[Any, Any]
 
 _PROBLEMS: Dict[str, Template] = {  # of a topology: what could not be read, or contradicts itself
     "no-cpu-folders": "no {folder}/cpu* folders: packages, cores and caches are unknown",
@@ -84,4 +86,301 @@ _VIRTUALISATION: Dict[str, Template] = {  # evidence of a hypervisor or an emula
     "tells",
 }
 
-SENTENCES: Dict[str, Template] = {**_PROBLEMS, **_STATE, **_VIRTUALISATION}
+
+def _has(nodes: str) -> str:
+    return "has" if nodes.isdecimal() else "have"
+
+
+def _page_cache(f: Fields) -> str:
+    after = f" after the next {units.size(f['room'])}" if f["room"] else ""
+    return (
+        f"node {f['node']} has {units.size(f['free'])} free and {units.size(f['cache'])} of page "
+        f"cache: allocations from its CPUs spill to node {f['to']}{after}; the cache stays, "
+        "because it is reclaimed only when all nodes are short"
+    )
+
+
+def _cache_held(f: Fields) -> str:
+    words = f"{units.size(f['memory'])} in all; {units.size(f['clean'])} of the cache are clean"
+    if f["dirty"]:
+        words += f", {units.size(f['dirty'])} must be written first"
+    if f["shared"]:
+        words += f"; {units.size(f['shared'])} of shared memory cannot be dropped"
+    if f["room"] is not None:
+        words += f"; {units.size(f['room'])} are free above the zones' low watermarks"
+    return words
+
+
+def _swap_insanity(f: Fields) -> str:
+    free = ", ".join(f"node {n['node']} has {units.size(n['free'])} free" for n in f["free"])
+    verb = "is" if f["full"].isdecimal() else "are"
+    full = units.listed("node", f["full"])
+    return f"{units.size(f['used'])} are swapped out and {full} {verb} full, while {free}"
+
+
+def _shares(by_node: Fields) -> str:
+    return ", ".join(f"{units.percent(by_node[node])} on node {node}" for node in by_node)
+
+
+def _sizes(by_node: Fields) -> str:
+    return ", ".join(f"{units.size(by_node[node])} on node {node}" for node in by_node)
+
+
+def _do_migrate(f: Fields) -> str:
+    words = "moves what is there at once; the process waits while its pages are copied"
+    if f["bound"]:
+        words += ", and what it allocates next still follows its policy"
+    if f["fits"] is not None:
+        room = units.listed("node", f["to"])
+        words += f". Only about {units.size(f['fits'])} fit: make room on {room} first"
+    return words
+
+
+def _one_node(f: Fields) -> str:
+    parts = f"{f['groups']} groups of cores with an L3"
+    if f["packages"] > 1:
+        parts = f"{f['packages']} packages"
+    machine = " of a virtual machine" if f["virtual"] else ""
+    return (
+        f"one node with {parts}{machine}: memory is one pool to the kernel; binding CPUs to a "
+        "group still keeps its threads on one cache"
+    )
+
+
+def _understated(f: Fields) -> str:
+    words = (
+        f"the nodes show {units.size(f['nodes_bytes'])} of memory, /proc/meminfo "
+        f"{units.size(f['whole'])}: this machine understates its nodes"
+    )
+    if f["available"] is None:
+        return words
+    return f"{words}; {units.size(f['available'])} are available in all"
+
+
+def _zone_reclaim(f: Fields) -> str:
+    if f["idle"]:
+        return (
+            f"vm.zone_reclaim_mode = {f['mode']} reclaims nothing on this kernel: with MGLRU "
+            "(lru_gen/enabled) it needs the bits 2 and 4 too"
+        )
+    return (
+        f"vm.zone_reclaim_mode = {f['mode']}: a program that allocates on a full node waits while "
+        "page cache is reclaimed there, though other nodes are free"
+    )
+
+
+def _hugetlb(f: Fields) -> str:
+    if f["crowded"]:
+        return (
+            f"hugetlb pages take {units.size(f['held'])} of the {units.size(f['memory'])} of node "
+            f"{f['node']}: everything else from its CPUs spills to other nodes"
+        )
+    return (
+        f"{units.size(f['idle'])} of hugetlb pages on node {f['node']} are reserved and unused: "
+        "nothing else can have that memory"
+    )
+
+
+_AWAY = (
+    "{name} ({pid}) runs on CPUs of {home:nodes}, and {share:percent} of its {total:size} are on "
+    "other nodes: {why}"
+)
+_FINDINGS: Dict[str, Template] = {
+    "page-cache": _page_cache,
+    "node-full": "node {node} has {free:size} free and {cache:size} of page cache; {why}",
+    "cache-to-reclaim": "node {node} has {free:size} free and {cache:size} of page cache: "
+    "allocations there must reclaim it first (vm.drop_caches frees it)",
+    "swap-insanity": _swap_insanity,
+    "swap-used": "{used:size} of swap are in use: memory was short on this host",
+    "fragmented": lambda f: (
+        f"{units.listed('node', f['on'])}: free memory is in pieces too small "
+        "for huge pages" + ("" if f["felt"] else "; no program has felt it so far")
+    ),
+    "hugetlb": _hugetlb,
+    "memory-away": _AWAY,
+    "bound-apart": _AWAY,
+    "cpuset-apart": _AWAY,
+    "interleaved": _AWAY,
+    "bound-to-full": lambda f: (
+        f"{f['name']} ({f['pid']}) may only use memory of "
+        f"{units.listed('node', f['on'])}, where {units.size(f['left'])} of {units.size(f['whole'])} "
+        "can still be had: "
+        + ("what it allocates next swaps" if f["swap"] else "it is killed when it allocates more")
+    ),
+    "zone-reclaim": _zone_reclaim,
+    "balancing": "automatic balancing (kernel.numa_balancing) moves {mb_per_s} MB/s between nodes "
+    "now",
+    "balancing-on": "kernel.numa_balancing = {mode}: pages will move during a run; fixed in a run "
+    "with --allow-host-changes",
+    "swappiness": "vm.swappiness = 0: a process bound to a full node is killed where it could swap",
+    "thp-defrag": "transparent_hugepage/defrag = always: programs wait for compaction in page "
+    "faults",
+    "thp-always": "transparent huge pages are given unasked (always): two runs can get different "
+    "page sizes; what each run got is in its record",
+    "thp-never": "transparent huge pages are off (never): latencies will include TLB misses",
+    "governor": lambda f: (
+        "the frequency governor is powersave with the driver "
+        f"{f['driver'] or 'unknown'}: every CPU stays at its lowest frequency"
+    ),
+    "governor-varies": "the frequency governor is {governor}: times depend on what ran before",
+    "cpu-quota": "this cgroup has a CPU quota (cpu.max = {quota}): runs will be throttled",
+    "load": "load average {load:.1f} on {threads:n hardware thread}: other work is running",
+    "emulated-machine": "an emulated machine ({why}): no time measured here says anything about "
+    "hardware",
+    "virtual-machine": lambda f: (
+        "a virtual machine"
+        + ("" if f["name"] == "unnamed" else f" ({f['name']})")
+        + ": its nodes are what the hypervisor shows, and its neighbours can disturb a run"
+    ),
+    "offline-cpus": "{cpus:CPUs} are offline: no binding uses them",
+    "isolated-cpus": "{cpus:CPUs} are isolated: only a process that is bound to them runs there",
+    "cpuset": lambda f: (
+        f"this command may only use {units.listed('CPU', f['cpus'] or 'none')} and "
+        f"memory of {units.listed('node', f['memory'] or 'none')} (a cpuset): bindings, and what is "
+        "started from here, stay within them"
+    ),
+    "nodes-understated": _understated,
+    "memory-less": lambda f: (
+        f"{units.listed('node', f['on'])} {_has(f['on'])} CPUs and no memory: "
+        "all that runs there is remote (empty slots, or memory taken offline)"
+    ),
+    "cpu-less": lambda f: (
+        f"{units.listed('node', f['on'])} {_has(f['on'])} memory but no CPUs: "
+        "only ever the target of a binding"
+    ),
+    "numa-off": "the kernel was started with numa=off: it sees one node and places memory blindly",
+    "hidden-nodes": "{packages} packages, but one node: the firmware interleaves memory over them, "
+    "so about {remote:percent} of every program's accesses are remote, and no binding can change "
+    "it",
+    "single-node": _one_node,
+}
+_EVIDENCE: Dict[str, Template] = {
+    "no-room-elsewhere": "no other node has room either, so the kernel reclaims the cache where it "
+    "is",
+    "full-of-shared-memory": "{size:size} of what fills it is shared memory (tmpfs, shm), which "
+    "cannot be dropped",
+    "cache-held": _cache_held,
+    "spills-now": "{pages} pages meant for it came from other nodes in {seconds:.1f} s, while this "
+    "command looked",
+    "spilled": "since boot {share:percent} of the pages meant for it came from other nodes "
+    "(numa_foreign {foreign}, numa_hit {hit})",
+    "spilled-process": "{name} ({pid}) runs there and has {away:size} of its {total:size} "
+    "elsewhere",
+    "huge-pages-to-be-had": "huge pages to be had there without compaction: {size:size}",
+    "node-held": "node {node}: {anonymous:size} of processes' memory, {cache:size} of page cache, "
+    "{room:size} of room",
+    "swapping-now": "{pages} pages were swapped out in {seconds:.1f} s, while this command looked",
+    "swapped-since-boot": "since boot {went} pages went out, {came} came in",
+    "process-in-swap": "{name} ({pid}) has {size:size} in swap",
+    "its-memory": lambda f: f"its memory: {_sizes(f['by_node'])}",
+    "by-its-policy": "its policy {policy} puts it there",
+    "by-its-cpuset": "its cpuset allows memory of {nodes:nodes} only",
+    "interleaved-unevenly": "its policy {policy} would put {share:percent} there, but "
+    "{nodes:nodes} was full when it allocated",
+    "node-was-full": "it has no memory policy: its node was full when it allocated, or it was "
+    "moved since",
+    "balancing-should-help": "it may run anywhere and runs there now; automatic balancing is on "
+    "and should bring them together",
+    "runs-there-now": "it may run anywhere and runs there now",
+    "free-to-run-anywhere": "it may run on every node: the scheduler moved it, the memory stayed",
+    "was-idle": "it was idle while this command looked",
+    "was-running": lambda f: (
+        f"it used {f['percent']:.0f} % of a CPU while this command looked: {_shares(f['by_node'])}"
+    ),
+    "holds-there": "it holds {size:size} there",
+    "swap-free": "{size:size} of swap are free",
+    "no-swap-free": "there is no free swap",
+    "room-not-allowed": lambda f: (
+        f"{units.listed('node', f['nodes'])} {_has(f['nodes'])} room, and it may not use it"
+    ),
+    "free-blocks": "node {node}: {blocks:size} of {free:size} free in blocks of {unit:size} or more",
+    "huge-pages-refused": "since boot {refused} of {asked} huge pages asked for in a page fault "
+    "were refused (thp_fault_fallback)",
+    "compaction": "compaction: {stalls} stalls, {vain} of them in vain",
+    "hugetlb-reserved": "reserved {held:size}, of it unused {idle:size}",
+    "reclaims-since-boot": "since boot {done} reclaims of this kind succeeded and {failed} failed",
+    "reclaim-in-vain": "every allocation on a full node tries it, fails, and spills as with 0",
+    "who-reclaim-suits": "it suits programs partitioned by node; databases and file servers lose "
+    "by it",
+    "pages-moved": "since boot {pages} pages were moved",
+    "faults-local": "{share:percent} of its faults were local",
+    "what-is-not-moved": "memory with a bind or interleave policy is not moved; a process bound to "
+    "CPUs only has its pages pulled to them",
+    "stalls-now": "{stalls} stalls in {seconds:.1f} s, while this command looked",
+    "has-packages": "the machine has {packages} packages",
+    "node-interleaving": "Node Interleaving is on, or NUMA off, in the firmware's setup (AMD: "
+    "NPS0)",
+    "when-one-node-is-right": "it is right only where all packages share one memory: on a "
+    "front-side bus (before about 2009), or where the kernel takes a cluster of cores for a "
+    "package",
+    # what a survey could not see
+    "no-zoneinfo": "no /proc/zoneinfo: how much fits before a node counts as full is unknown",
+    "no-permission-for-numa-maps": "no permission to read its numa_maps",
+    "no-readable-numa-maps": "it has no numa_maps that can be read",
+    "memory-not-judged": "the nodes' memory does not add up to the machine's: nothing is concluded "
+    "from free memory per node",
+    "processes-unreadable": "{count} of the processes with {least:size} or more cannot be read: "
+    "run it as root to see them",
+    "processes-left-out": "{count} further processes were left out, to be quick",
+    "in-a-container": "in a container: the processes of the host are not seen",
+}
+_REMEDIES: Dict[str, Template] = {
+    "do-reclaim-node": "frees this node's clean page cache and leaves the other nodes' alone; "
+    "files are read from disk again",
+    "do-drop-caches": "frees the clean page cache of every node, once. Risk: what was cached is "
+    "read from disk again, so a database or file server is slow until it is warm; the cache comes "
+    "back",
+    "do-drop-caches-first": "before it, where page cache holds the pieces apart. Risk: files are "
+    "read from disk again",
+    "do-bind-program": "makes the kernel reclaim this node's cache for PROGRAM and not spill. "
+    "Risk: if PROGRAM needs more than the node has, it swaps or is killed",
+    "do-reclaim-at-home": "every process reclaims at home before it spills. Risk: stalls while "
+    "allocating; not for databases and file servers",
+    "do-reclaim-at-home-mglru": "every process reclaims at home before it spills (with MGLRU only "
+    "7 does: 1 reclaims nothing). Risk: stalls while allocating; not for databases and file "
+    "servers",
+    "do-zone-reclaim-7": "really reclaims at home before spilling. Risk: it may write and swap "
+    "while a program allocates",
+    "do-zone-reclaim-0": "the default: a full node spills to the next one at once",
+    "do-interleave": "for one large process that fills a node: spreads its memory over all nodes "
+    "(MySQL has innodb_numa_interleave=ON for this). Risk: part of it is remote for every thread",
+    "do-swap-less": "page cache goes before processes' memory. Risk: with much anonymous memory "
+    "and little cache, the kernel kills sooner",
+    "do-swap-some": "as little swapping as possible, but some",
+    "do-migrate-to-free-node": "moves a process's memory to the free node at once; it waits while "
+    "its pages are copied",
+    "do-migrate": _do_migrate,
+    "do-migrate-another": "moves another process away from there",
+    "do-edit-service": "add [Service] NUMAPolicy=bind NUMAMask={nodes} CPUAffinity=numa (systemd "
+    "244), then restart it. Risk: a bound service that needs more than the node has swaps or is "
+    "killed; NUMAPolicy=preferred (one node) spills instead",
+    "do-start-bound": "starts it bound. Risk: if it needs more than the node has, it swaps or is "
+    "killed; --preferred spills instead",
+    "do-start-preferred": "started so, it spills and is not killed",
+    "do-start-interleaved": "started again once {nodes:nodes} has room, it spreads evenly",
+    "do-compact": "puts the free memory of that node together; takes CPU time for a moment",
+    "do-governor": "full frequency; more power",
+    "do-balancing-off": "no more moving and no more faults for it. Risk: what is not bound stays "
+    "where it was first touched",
+    "do-defrag-madvise": "only programs that ask for it wait; others get small pages until "
+    "khugepaged comes by",
+    "do-hugetlb": "reserves N pages on this node; unused ones above N are given back",
+    "do-numa-on": "nodes, their memory and distances come back; memory then goes to the node of "
+    "whoever touches it first",
+    "do-show-nodes": "the kernel then sees the nodes. Risk: a program without a plan for its "
+    "memory can fill one node; numactl --interleave=all gives it back what it had",
+}
+_TOOLS: Dict[str, Template] = {
+    "not-on-path": "{program} is not on PATH: {needed}",
+    "no-answer-in-time": "it did not answer within {limit:.3g} s",
+    "tool-unusable": "{what}",
+    "version-in-results": "its version is in its results",
+    "version-unknown": "it does not say its version",
+    "no-performance-events": "this kernel has no performance events",
+    "perf-not-permitted": "no permission (kernel.perf_event_paranoid = {level})",
+    "software-events-only": "software events only: this machine shows no hardware counters",
+}
+
+SENTENCES: Dict[str, Template] = {
+    **_PROBLEMS, **_STATE, **_VIRTUALISATION, **_FINDINGS, **_EVIDENCE, **_REMEDIES, **_TOOLS,
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""Findings about a machine's settings, its shape, and what of it may be used."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from ..contract import reason
+from .findings import NOTE, WARNING, Facts, Finding, finding, listed, remedy
+from .state import emulated
+
+_MOVED_BYTES_PER_S = 100e6
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def memory_settings(facts: Facts) -> Iterator[Finding]:
+    """Balancing, reclaim, swappiness: what moves or frees memory unasked."""
+    if facts.setting("kernel.numa_balancing") not in (None, "0"):
+        yield finding(WARNING, "balancing-on", mode=facts.setting("kernel.numa_balancing"))
+        yield from _balancing_now(facts)
+    mode = facts.setting("vm.zone_reclaim_mode")
+    if mode not in (None, "0") and mode.isdecimal() and len(facts.nodes) > 1:
+        yield _zone_reclaim(facts, mode)
+    swap = facts.setting("memory.swap_total_bytes")
+    if facts.setting("vm.swappiness") == "0" and swap and len(facts.nodes) > 1:
+        yield finding(NOTE, "swappiness", remedies=[remedy("do-swap-some")])
+
+
+def _zone_reclaim(facts: Facts, mode: str) -> Finding:
+    history = None
+    if "zone_reclaim_success" in facts.survey.vmstat:
+        done, failed = (facts.since_boot(f"zone_reclaim_{how}") for how in ("success", "failed"))
+        history = reason("reclaims-since-boot", done=done, failed=failed)
+    back = remedy("do-zone-reclaim-0")
+    idle = facts.mglru and int(mode) & 6 != 6
+    if idle:
+        evidence = [reason("reclaim-in-vain"), history]
+    else:
+        evidence = [history, reason("who-reclaim-suits")]
+    return finding(
+        WARNING,
+        "zone-reclaim",
+        evidence=evidence,
+        remedies=[back, remedy("do-zone-reclaim-7")] if idle else [back],
+        mode=mode,
+        idle=idle,
+    )
+
+
+def _balancing_now(facts: Facts) -> Iterator[Finding]:
+    interval = facts.survey.interval_s
+    moved = facts.now("numa_pages_migrated") * facts.survey.page_bytes
+    if not interval or moved / interval < _MOVED_BYTES_PER_S:
+        return
+    faults, local = facts.since_boot("numa_hint_faults"), facts.since_boot("numa_hint_faults_local")
+    yield finding(
+        WARNING,
+        "balancing",
+        evidence=[
+            reason("pages-moved", pages=facts.since_boot("numa_pages_migrated")),
+            reason("faults-local", share=local / faults) if faults else None,
+            reason("what-is-not-moved"),
+        ],
+        remedies=[remedy("do-balancing-off")],
+        mb_per_s=round(moved / interval / 1e6),
+    )
+
+
+def huge_page_settings(facts: Facts) -> Iterator[Finding]:
+    """Transparent huge pages that come unasked, never, or only after waiting."""
+    enabled = facts.setting("thp.enabled")
+    if enabled in ("always", "never"):
+        yield finding(WARNING, f"thp-{enabled}")
+    stalls = facts.now("compact_stall")
+    if enabled not in (None, "never") and facts.setting("thp.defrag") == "always" and stalls >= 10:
+        yield finding(
+            WARNING,
+            "thp-defrag",
+            evidence=[reason("stalls-now", stalls=stalls, seconds=facts.survey.interval_s)],
+            remedies=[remedy("do-defrag-madvise")],
+        )
+
+
+def processor_settings(facts: Facts) -> Iterator[Finding]:
+    """What changes speed from run to run: frequency, quota, other work."""
+    governor, driver = facts.setting("cpu.governor"), facts.setting("cpu.driver") or ""
+    if governor == "powersave" and "pstate" not in driver:
+        yield finding(WARNING, "governor", driver=driver, remedies=[remedy("do-governor")])
+    elif governor not in (None, "performance"):
+        yield finding(WARNING, "governor-varies", governor=governor)
+    quota = facts.setting("cgroup.cpu_max")
+    if quota and not quota.startswith("max"):
+        yield finding(WARNING, "cpu-quota", quota=quota)
+    load = facts.setting("load.average")
+    if load and load[0] > max(0.5, 0.1 * facts.host.threads):
+        yield finding(WARNING, "load", load=load[0], threads=facts.host.threads)
+
+
+# --- the machine ------------------------------------------------------------------------------
+
+
+def kind_of_machine(facts: Facts) -> Iterator[Finding]:
+    """An emulated or virtual machine: what its times and nodes are worth."""
+    is_emulated, why = emulated(facts.host, facts.state)
+    hypervisor = facts.setting("virt.hypervisor")
+    if is_emulated:
+        yield finding(WARNING, "emulated-machine", why=why)
+    elif hypervisor not in (None, "none"):
+        yield finding(WARNING, "virtual-machine", name=hypervisor)
+
+
+def what_may_be_used(facts: Facts) -> Iterator[Finding]:
+    """CPUs and memory that no binding reaches."""
+    host = facts.host
+    if host.offline:
+        yield finding(NOTE, "offline-cpus", cpus=host.offline)
+    online = listed(cpu.number for cpu in host.cpus if cpu.online)
+    if host.allowed.cpus != online or host.allowed.nodes != listed(host.node):
+        yield finding(NOTE, "cpuset", cpus=host.allowed.cpus, memory=host.allowed.nodes)
+    isolated = facts.setting("cpu.isolated")
+    if isolated not in (None, "none"):
+        yield finding(NOTE, "isolated-cpus", cpus=isolated)
+
+
+def shape(facts: Facts) -> Iterator[Finding]:
+    """Nodes without memory or CPUs, hidden ones, and sizes that contradict each other."""
+    host = facts.host
+    if facts.doubtful:
+        yield finding(
+            WARNING, "nodes-understated", nodes_bytes=facts.nodes_bytes,
+            whole=facts.setting("memory.total_bytes"), available=host.available_bytes,
+        )  # fmt: skip
+    bare = [node.number for node in host.nodes if node.cpus and node.memory_bytes == 0]
+    if bare and len(host.nodes) > 1 and not facts.doubtful:
+        yield finding(NOTE, "memory-less", nodes=bare, on=listed(bare))
+    targets = [node.number for node in host.nodes if not node.cpus and node.memory_bytes]
+    if targets:
+        yield finding(NOTE, "cpu-less", nodes=targets, on=listed(targets))
+    if len(host.nodes) == 1:
+        yield from _one_node(facts)
+
+
+def _one_node(facts: Facts) -> Iterator[Finding]:
+    packages = facts.host.packages or 1
+    groups = len({cache.cpus for cache in facts.host.caches if cache.level == 3})
+    virtual = facts.setting("virt.hypervisor") not in (None, "none")
+    if "numa=off" in (facts.setting("kernel.cmdline") or "").split():
+        yield finding(
+            NOTE if packages == 1 or virtual else WARNING,
+            "numa-off",
+            evidence=[reason("has-packages", packages=packages) if packages > 1 else None],
+            remedies=[remedy("do-numa-on")],
+        )
+    elif packages > 1 and not virtual:
+        yield finding(
+            # Elsewhere a kernel may call a cluster of cores a package.
+            WARNING if facts.host.arch == "x86_64" else NOTE,
+            "hidden-nodes",
+            evidence=[reason("node-interleaving"), reason("when-one-node-is-right")],
+            remedies=[remedy("do-show-nodes")],
+            packages=packages,
+            remote=(packages - 1) / packages,
+        )
+    elif packages > 1 or groups > 1:
+        yield finding(NOTE, "single-node", packages=packages, groups=groups, virtual=virtual)

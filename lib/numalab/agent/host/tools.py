@@ -1,0 +1,160 @@
+"""The programs that experiments use, as a run would find them on this host.
+
+Each is asked in a process of its own, all at the same time, and killed with whatever it started
+when it has not answered in time. Nothing is measured and nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+
+from .. import kernel
+from ..contract import Reason, reason, to_json
+from ..drivers import driver
+from ..errors import Fault
+
+_LIMIT_S = 1.0
+_DRIVERS = ("sysbench", "stream", "mlc", "mysql_server")
+_HARDWARE_COUNTERS = re.compile(r"cpu\Z|cpu_|arm|cpum_cf\Z|.*pmu")  # names of PMUs in sysfs
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program: whether it can be used, its version, and what is to be known of it."""
+
+    name: str
+    usable: bool
+    version: Optional[str] = None
+    why: Optional[Reason] = None
+
+
+def find(limit_s: float = _LIMIT_S) -> List[Tool]:
+    """Return the tools of this host; the whole takes ``limit_s`` at most."""
+    questions: Dict[str, Callable[[], Tool]] = {
+        "numactl": _numactl,
+        "compiler": _compiler,
+        **{name: lambda name=name: _by_driver(name) for name in _DRIVERS},
+        "perf": _perf,
+    }
+    asked = {name: _ask(question) for name, question in questions.items()}
+    deadline = time.monotonic() + limit_s
+    answers = {name: _answer(*one, deadline) for name, one in asked.items()}
+    return [
+        Tool(**{**answer, "why": Reason(**answer["why"]) if answer["why"] else None})
+        if answer
+        else Tool(name, False, None, reason("no-answer-in-time", limit=limit_s))
+        for name, answer in answers.items()
+    ]
+
+
+def _ask(question: Callable[[], Tool]) -> Tuple[int, int]:
+    """Start answering in a process group of its own; return its pid and where it will answer."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _reply(question, writing)
+    os.close(writing)
+    return pid, reading
+
+
+def _reply(question: Callable[[], Tool], writing: int) -> NoReturn:
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        os.write(writing, json.dumps(to_json(question())).encode())
+    finally:
+        os._exit(0)
+
+
+def _answer(pid: int, reading: int, deadline: float) -> Dict:
+    """The answer of a process, or {} when it gave none in time; then nothing of it stays."""
+    data = b""
+    while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(reading, 65536)
+        if not part:
+            break
+        data += part
+    os.close(reading)
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:  # it ended, or has not yet made its group
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    try:
+        return dict(json.loads(data))
+    except ValueError:
+        return {}
+
+
+def _by_driver(name: str) -> Tool:
+    """What the driver of a tool finds: what a run would use."""
+    try:
+        found = driver(name).find({})
+    except Fault as fault:
+        return Tool(name, False, None, reason("tool-unusable", what=fault.what))
+    version = str(found.facts.get("server") or found.version or "") or None
+    return Tool(name, True, version, None if version else reason("version-in-results"))
+
+
+def _numactl() -> Tool:
+    # Before 2.0.19 it knows no --version.
+    queries = (["dpkg-query", "-W", "-f", "${Version}"], ["rpm", "-q", "--qf", "%{VERSION}"])
+    asked = [[*query, "numactl"] for query in queries]
+    return _program("numactl", [["numactl", "--version"], *asked], "bindings need it")
+
+
+def _compiler() -> Tool:
+    asked = shlex.split(os.environ.get("CC", ""))[:1]
+    there = [name for name in asked or ["cc", "gcc", "clang"] if shutil.which(name)]
+    name = there[0] if there else "compiler"
+    return _program(name, [[name, "--version"]], "the probe is built with it")
+
+
+def _perf() -> Tool:
+    found = _program("perf", [["perf", "--version"]], "hardware counters need it")
+    if not found.usable:
+        return found
+    usable, why = perf_use()
+    return Tool(found.name, usable, found.version, why)
+
+
+def perf_use(root: str = "") -> Tuple[bool, Optional[Reason]]:
+    """Return whether perf may count here, and what it cannot (admin-guide/perf-security.rst)."""
+    level = kernel.read_int(f"{root}/proc/sys/kernel/perf_event_paranoid")
+    if level is None:
+        return False, reason("no-performance-events")
+    if level > 2 and os.geteuid() != 0:
+        return False, reason("perf-not-permitted", level=level)
+    units = kernel.list_folder(f"{root}/sys/bus/event_source/devices")
+    if not any(_HARDWARE_COUNTERS.match(unit) for unit in units):
+        return True, reason("software-events-only")
+    return True, None
+
+
+def _program(name: str, queries: Sequence[List[str]], needed: str) -> Tool:
+    """A program on PATH, its version by the first query that tells one."""
+    if not shutil.which(name):
+        return Tool(name, False, None, reason("not-on-path", program=name, needed=needed))
+    for query in queries:
+        if shutil.which(query[0]):
+            done = subprocess.run(
+                query, capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False
+            )
+            # Without what distributions put in brackets: gcc (Debian 12.2.0-1) 12.2.1.
+            said = re.sub(r"\([^)]*\)", "", done.stdout.decode("utf-8", "replace"))
+            version = re.search(r"\d+\.\d+(?:\.\d+)*", said)
+            if version and not done.returncode:
+                return Tool(name, True, version.group(0))
+    return Tool(name, True, None, reason("version-unknown"))
