@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -16,16 +17,27 @@ from pathlib import Path
 import pytest
 
 import fake_tool
-from fake_tool import alive, fake_root, mark, plan
-from numalab.agent import drivers
+from fake_tool import alive, fake_root, mark, plan, with_cells
+from numalab.agent import VERSION, drivers, kernel
+from numalab.agent.contract import (
+    SCHEMA,
+    HostRecord,
+    Manifest,
+    Reason,
+    Skip,
+    ToolRecord,
+    from_json,
+    reason,
+    to_json,
+)
 from numalab.agent.errors import Fault
-from numalab.agent.trial import journal, lock, process, run
+from numalab.agent.trial import journal, lock, process, run, settings
 
 
 @pytest.fixture(autouse=True)
 def after_each():
     yield
-    process.adopt_orphans(False)
+    kernel.adopt_orphans(False)
 
 
 class Host:
@@ -41,11 +53,11 @@ class Host:
         self._monkeypatch = monkeypatch
 
     def run(self, plan, protocol="handshake", allow=False, emit=None):
-        self._monkeypatch.setattr(drivers, "driver", lambda name: fake_tool.driver(protocol),
+        self._monkeypatch.setattr(drivers, "driver", lambda name: fake_tool.Fake(protocol),
                                   raising=False)  # fmt: skip
         return run.run(
             plan, self.out, allow_host_changes=allow, emit=emit or self.events.append,
-            record=self.record, changes_root=self.root, lock=self.lock,
+            record=self.record, changes_root=self.root, lock_name=self.lock,
         )  # fmt: skip
 
     def start(self, plan, **popen):
@@ -56,7 +68,7 @@ class Host:
         return journal.read(self.out / "journal.ndjson")
 
     def manifest(self):
-        return journal.read_json(self.out / "manifest.json")
+        return journal.load(Manifest, self.out / "manifest.json")
 
     def balancing(self):
         return (self.root / "proc/sys/kernel/numa_balancing").read_text().strip()
@@ -64,15 +76,14 @@ class Host:
     def check_whole(self, plan):
         """Assert that the run is complete and every byte of it is accounted for."""
         records, manifest = self.records(), self.manifest()
-        assert [r["trial"] for r in records] == [e["trial"] for e in plan["order"]]
-        assert [r["cell"] for r in records] == [e["cell"] for e in plan["order"]]
-        assert manifest["status"] == "complete" and manifest["ended"]
-        for name, digest in manifest["sha256"].items():
+        assert [(r.trial, r.cell) for r in records] == [(e.trial, e.cell) for e in plan.order]
+        assert manifest.status == "complete" and manifest.ended
+        for name, digest in manifest.sha256.items():
             assert journal.sha256(self.out / name) == digest, name
         on_disk = {f"raw/{path.name}" for path in (self.out / "raw").iterdir()}
-        in_manifest = {name for name in manifest["sha256"] if name.startswith("raw/")}
+        in_manifest = {name for name in manifest.sha256 if name.startswith("raw/")}
         assert on_disk == in_manifest
-        assert journal.read_json(self.out / "host.json")["after"]
+        assert journal.load(HostRecord, self.out / "host.json").after
 
     def check_clean(self):
         """Assert that no process and no changed setting is left."""
@@ -95,18 +106,20 @@ def test_a_whole_run(host):
     made = plan(["handshake", "crash"], host.mark)
     end = host.run(made)
     assert end == {"event": "end", "status": "complete", "verified": 2, "unverified": 0,
-                   "error": 2, "dir": str(host.out)}  # fmt: skip
+                   "error": 2, "dir": str(host.out), "reason": None}  # fmt: skip
     host.check_whole(made)
     assert [e["event"] for e in host.events] == ["plan", *["trial"] * 4, "end"]
     assert host.events[0]["trials"] == 4
     first, second = host.events[1:3]
     assert first["headline"] == {"metric": "speed", "value": 42.0, "unit": "1/s"}
-    assert second["headline"] is None and "on fire" in second["reason"]
+    assert second["headline"] is None and "on fire" in _said(second)
     assert host.events[4]["left_s"] == 0 < first["left_s"]
     manifest = host.manifest()
-    assert manifest["run"] == host.out.name and manifest["host"] == "here"
-    assert manifest["tools"] == {"fake": "1"} and manifest["plan"] == made
-    assert manifest["times"]["total_s"] >= manifest["times"]["trials_s"] > 0
+    assert manifest.run == host.out.name and manifest.host == "here"
+    assert manifest.plan == made and manifest.schema == SCHEMA
+    emulated = journal.load(HostRecord, host.out / "host.json").emulated
+    assert manifest.evidence == ("counted" if emulated else "measured")
+    assert manifest.times["total_s"] >= manifest.times["trials_s"] > 0
     assert sorted(os.listdir(host.out)) == ["host.json", "journal.ndjson", "manifest.json", "raw"]
     before = host.manifest()
     assert host.run(made)["status"] == "complete"
@@ -129,28 +142,34 @@ def test_host_changes_last_as_long_as_the_run(host):
 
     host.run(made, allow=True, emit=emit)
     assert ("trial", "0") in seen and seen[-1] == ("end", "1")
-    (change,) = host.manifest()["changes"]
-    assert change["name"] == "kernel.numa_balancing" and change["restored"] is True
-    assert "1 → 0" in host.events[0]["text"]
+    (change,) = host.manifest().changes
+    assert change.name == "kernel.numa_balancing" and change.restored is True
+    assert "1 → 0" in _said(host.events[0])
     files = {str(p.relative_to(host.out)) for p in host.out.rglob("*") if p.is_file()}
-    assert files == {"manifest.json", *host.manifest()["sha256"]}
+    assert files == {"manifest.json", *host.manifest().sha256}
     assert "changes.json" in files
 
 
 def test_without_leave_nothing_is_changed_and_nothing_measured(host):
     made = plan(["handshake"], host.mark, changes={"kernel.numa_balancing": "0"})
-    with pytest.raises(Fault, match="sets kernel.numa_balancing = 0 .*--allow-host-changes"):
+    with pytest.raises(
+        Fault, match="permission to set kernel.numa_balancing = 0.*--allow-host-changes"
+    ):
         host.run(made)
     assert host.balancing() == "1" and not host.out.exists()
 
 
 def _with_settings(host, blocks=3):
-    made = plan(["handshake"] * 3, host.mark, blocks=blocks)
-    for cell, wanted in zip(made["cells"], (
-        {}, {"kernel.numa_balancing": "0", "vm.drop_caches": "3"}, {"thp.enabled": "never"},
-    )):  # fmt: skip
-        cell["changes"] = wanted
-    return made
+    return with_cells(
+        plan(["handshake"] * 3, host.mark, blocks=blocks),
+        {},
+        {"changes": {"kernel.numa_balancing": "0", "vm.drop_caches": "3"}},
+        {"changes": {"thp.enabled": "never"}},
+    )
+
+
+def _said(event):
+    return str(from_json(Reason, event["reason"]))
 
 
 def test_each_cell_is_measured_under_its_own_settings(host):
@@ -171,18 +190,19 @@ def test_each_cell_is_measured_under_its_own_settings(host):
                         (0, "1", "never")]  # fmt: skip
     assert set(seen[3:]) == {(1, "1", "madvise"), (2, "0", "madvise"), (0, "1", "never")}
     usual = {"kernel.numa_balancing": "1", "thp.enabled": "madvise"}
-    assert [record["settings"] for record in host.records()] == 3 * [
+    assert [record.settings for record in host.records()] == 3 * [
         usual,
         {**usual, "kernel.numa_balancing": "0", "vm.drop_caches": "3"},
         {**usual, "thp.enabled": "never"},
     ]
     manifest = host.manifest()
-    assert manifest["settings"] == usual
-    changed = {entry["name"]: entry for entry in manifest["changes"]}
-    assert changed["kernel.numa_balancing"]["restored"] is True
-    assert changed["thp.enabled"]["values"] == ["never", "madvise"]
-    assert changed["vm.drop_caches"]["restored"] is False
-    assert journal.read_json(host.out / "changes.json")["changes"] == manifest["changes"]
+    assert manifest.settings == usual
+    changed = {change.name: change for change in manifest.changes}
+    assert changed["kernel.numa_balancing"].restored is True
+    assert changed["vm.drop_caches"].restored is False
+    recorded = journal.load(settings.Record, host.out / "changes.json").changes
+    assert tuple(entry.change for entry in recorded) == manifest.changes
+    assert {entry.name: entry.values for entry in recorded}["thp.enabled"] == ("never", "madvise")
     assert thp.read_text() == "madvise\n" and host.balancing() == "1"
     host.check_whole(made)
 
@@ -197,21 +217,20 @@ def test_a_setting_that_somebody_changes_meanwhile_fails_the_trial_and_stays(hos
 
     host.run(made, allow=True, emit=emit)
     # Set between two trials: the next is measured under what it asks for, and all are.
-    assert [record["grade"] for record in host.records()] == ["verified"] * 9
+    assert [record.grade for record in host.records()] == ["verified"] * 9
     assert host.balancing() == "2"
-    assert any("numa_balancing was not put back: somebody else set it to 2" in e["text"]
+    assert any("numa_balancing was not put back: somebody else set it to 2" in _said(e)
                for e in host.events if e["event"] == "warning")  # fmt: skip
 
     shutil.rmtree(host.out)
     host.events.clear()
-    slow = _with_settings(host)
-    slow["cells"][1]["options"]["do"] = "meddle"
-    slow["cells"][1]["options"]["mark"] = str(host.root / "proc/sys/kernel/numa_balancing")
-    host.run(slow, allow=True)
-    middle = [record for record in host.records() if record["cell"] == "cell:1"]
-    assert {record["grade"] for record in middle} == {"error"}
-    assert middle[0]["reason"] == ("somebody else set kernel.numa_balancing from 0 to 4 meanwhile")
-    others = {record["grade"] for record in host.records() if record["cell"] != "cell:1"}
+    options = {"do": "meddle", "mark": str(host.root / "proc/sys/kernel/numa_balancing")}
+    host.run(with_cells(_with_settings(host), {}, {"options": options}), allow=True)
+    middle = [record for record in host.records() if record.cell == "cell:1"]
+    assert {record.grade for record in middle} == {"error"}
+    name = "kernel.numa_balancing"
+    assert middle[0].reason == reason("setting-changed-by-others", name=name, was="0", now="4")
+    others = {record.grade for record in host.records() if record.cell != "cell:1"}
     assert others == {"verified"}
     assert host.balancing() == "4"
 
@@ -226,9 +245,9 @@ def test_a_refused_value_is_that_trials_error_and_all_is_put_back(host, monkeypa
 
     monkeypatch.setattr(Path, "write_text", refuse)
     host.run(_with_settings(host), allow=True)
-    graded = {(record["cell"], record["grade"]) for record in host.records()}
+    graded = {(record.cell, record.grade) for record in host.records()}
     assert graded == {("cell:0", "verified"), ("cell:1", "verified"), ("cell:2", "error")}
-    assert "thp.enabled cannot be set to never" in host.records()[2]["reason"]
+    assert "thp.enabled cannot be set to never" in str(host.records()[2].reason)
     assert host.balancing() == "1" and not host.record.exists()
 
 
@@ -254,9 +273,9 @@ def test_a_resumed_run_keeps_the_values_that_it_began_with(host):
     (host.root / "proc/sys/kernel/numa_balancing").write_text("2\n")  # an administrator
     host.run(made, allow=True)
     host.check_whole(made)
-    of = {record["cell"]: set() for record in host.records()}
+    of = {record.cell: set() for record in host.records()}
     for record in host.records():
-        of[record["cell"]].add(record["settings"]["kernel.numa_balancing"])
+        of[record.cell].add(record.settings["kernel.numa_balancing"])
     assert of == {"cell:0": {"1"}, "cell:1": {"0"}, "cell:2": {"1"}}
     assert host.balancing() == "2"
 
@@ -265,8 +284,8 @@ def test_killed_at_random_moments_it_resumes_without_loss(host):
     """kill -9 of the agent, twelve times; then the run is completed and is as if never killed."""
     made = plan(["handshake", "slow-family", "crash"], host.mark, blocks=8,
                 changes={"kernel.numa_balancing": "0"})  # fmt: skip
-    made["cells"][0]["changes"] = {"kernel.numa_balancing": "2", "thp.enabled": "never"}
-    made["cells"][1]["changes"] = {}
+    own = {"kernel.numa_balancing": "2", "thp.enabled": "never"}
+    made = with_cells(made, {"changes": own}, {"changes": {}})
     rng = random.Random(20261121)
     finished = 0
     kills = 0
@@ -282,7 +301,7 @@ def test_killed_at_random_moments_it_resumes_without_loss(host):
         agent.communicate()
         host.check_clean()
         records = host.records()
-        assert [r["trial"] for r in records] == list(range(1, len(records) + 1))
+        assert [r.trial for r in records] == list(range(1, len(records) + 1))
         assert len(records) >= finished
         finished = len(records)
     assert kills >= 6, "the run ended before it could be killed"
@@ -292,7 +311,7 @@ def test_killed_at_random_moments_it_resumes_without_loss(host):
     assert json.loads(out.splitlines()[-1])["status"] == "complete"
     host.check_whole(made)
     host.check_clean()
-    assert max(record["attempt"] for record in host.records()) >= 2
+    assert max(record.attempt for record in host.records()) >= 2
 
 
 def test_a_killed_tool_is_an_error_and_the_run_goes_on(host):
@@ -306,8 +325,8 @@ def test_a_killed_tool_is_an_error_and_the_run_goes_on(host):
         os.kill(pid, signal.SIGKILL)
     out, err = agent.communicate(timeout=60)
     assert agent.returncode == 0, err
-    assert [r["grade"] for r in host.records()] == ["error", "verified"]
-    assert "killed by SIGKILL" in host.records()[0]["reason"]
+    assert [r.grade for r in host.records()] == ["error", "verified"]
+    assert host.records()[0].reason.code == "tool-killed"
     host.check_whole(made)
 
 
@@ -326,7 +345,7 @@ def test_a_signal_stops_in_order(host, number):
     assert "after 1 of 4 trials" in err and "resume" in err and "Traceback" not in err
     end = json.loads(out.splitlines()[-1])
     assert end["event"] == "end" and end["status"] == "stopped" and end["verified"] == 1
-    assert host.manifest()["status"] == "stopped"
+    assert host.manifest().status == "stopped"
     host.check_clean()
 
 
@@ -338,7 +357,7 @@ def test_it_stops_when_nobody_listens_any_more(host):
     agent.stdout = None
     _, err = agent.communicate(timeout=60)
     assert "Traceback" not in err and "Exception ignored" not in err
-    assert host.manifest()["status"] == "stopped" and len(host.records()) < 500
+    assert host.manifest().status == "stopped" and len(host.records()) < 500
 
 
 def test_two_at_once_are_refused_and_the_holder_is_named(host, tmp_path):
@@ -360,7 +379,7 @@ def test_a_torn_journal_costs_one_trial(host):
     path.write_bytes(path.read_bytes()[:-20])
     host.events.clear()
     assert host.run(made)["status"] == "complete"
-    assert "cut short" in host.events[0]["text"]
+    assert host.events[0]["reason"]["code"] == "journal-torn"
     assert [e["trial"] for e in host.events if e["event"] == "trial"] == [3]
     host.check_whole(made)
 
@@ -377,13 +396,20 @@ def _damage_raw(host):
 
 
 def _newer(host):
-    manifest = host.manifest()
-    (host.out / "manifest.json").write_text(json.dumps({**manifest, "schema": 2}))
+    manifest = to_json(host.manifest())
+    (host.out / "manifest.json").write_text(json.dumps({**manifest, "schema": SCHEMA + 1}))
 
 
 def _alien(host):
+    records = host.records()
+    (host.out / "journal.ndjson").unlink()
+    for record in records:
+        journal.append(host.out / "journal.ndjson", dataclasses.replace(record, cell="cell:9"))
+
+
+def _edited(host):
     path = host.out / "journal.ndjson"
-    path.write_text(path.read_text().replace('"cell": "cell:0"', '"cell": "cell:9"'))
+    path.write_text(path.read_text().replace('"grade": "verified"', '"grade": "unverified"', 1))
 
 
 @pytest.mark.parametrize(
@@ -391,8 +417,9 @@ def _alien(host):
     [
         (_damage_middle, "line 2 is not a trial's record"),
         (_damage_raw, "is not what trial 1 wrote"),
-        (_newer, "schema version 2.*update numalab"),
+        (_newer, "schema version 3.*update numalab"),
         (_alien, "'cell:9' is not in the plan"),
+        (_edited, "line 2 does not follow the line before it"),
         (lambda host: (host.out / "manifest.json").write_text("{"), "cannot be read"),
         (lambda host: (host.out / "manifest.json").unlink(), "is not a run directory"),
     ],
@@ -422,20 +449,26 @@ def test_a_directory_that_holds_something_else_is_left_alone(host):
 
 
 @pytest.mark.parametrize(
-    "made, words",
+    "more, words",
     [
-        ({"schema": 2}, "schema version 2"),
-        ([], "not a plan"),
-        ({"schema": 1}, "has no 'request'"),
-        ({**plan(["handshake"], "0"), "order": [], "skipped": [{"reason": "one node only"}]},
-         "nothing to measure.*one node only"),
-        ({**plan(["handshake"], "0"), "tool": {"name": "fake", "version": "9"}},
-         "made for fake 9, this host has 1"),
+        ({"schema": 1}, "schema version 1"),
+        ({"order": (), "skipped": (Skip("remote", "remote", reason("fault", what="one node")),)},
+         "nothing to measure.*one node"),
+        ({"tool": ToolRecord("fake", "9")}, "made for fake 9, this host has 1"),
     ],
 )  # fmt: skip
-def test_a_plan_that_cannot_be_run_is_refused(host, made, words):
+def test_a_plan_that_cannot_be_run_is_refused(host, more, words):
     with pytest.raises(Fault, match=words):
-        host.run(made)
+        host.run(dataclasses.replace(plan(["handshake"], "0"), **more))
+
+
+def test_why_nothing_can_be_measured_is_said_once():
+    one, other = reason("fault", what="one node"), reason("fault", what="no CPUs")
+    made = plan(["handshake"], "0")
+    skipped = tuple(Skip("remote", "remote", why) for why in (one, one))
+    assert run.why_nothing_here(dataclasses.replace(made, skipped=skipped)) == one
+    both = dataclasses.replace(made, skipped=(*skipped, Skip("local", "local", other)))
+    assert str(run.why_nothing_here(both)) == "one node; no CPUs"
 
 
 def test_when_a_whole_block_fails_alike_it_gives_up(host):
@@ -443,8 +476,8 @@ def test_when_a_whole_block_fails_alike_it_gives_up(host):
     with pytest.raises(Fault, match="given up after 4 trials.*the buffer is on fire"):
         host.run(made)
     assert len(host.records()) == 4
-    assert host.events[-1]["status"] == "stopped" and "on fire" in host.events[-1]["reason"]
-    assert host.manifest()["status"] == "stopped"
+    assert host.events[-1]["status"] == "stopped" and "on fire" in _said(host.events[-1])
+    assert host.manifest().status == "stopped"
 
 
 def test_one_cell_that_works_keeps_the_run_going(host):
@@ -457,9 +490,9 @@ def test_other_cpus_than_at_the_start_are_refused(host):
     host.run(made)
     path = host.out / "journal.ndjson"
     path.write_text(path.read_text().splitlines(keepends=True)[0])
-    record = journal.read_json(host.out / "host.json")
-    record["topology"]["cpus"].pop()
-    journal.write_json(host.out / "host.json", record)
+    record = journal.load(HostRecord, host.out / "host.json")
+    fewer = dataclasses.replace(record.topology, cpus=record.topology.cpus[:-1])
+    journal.write_json(host.out / "host.json", dataclasses.replace(record, topology=fewer))
     with pytest.raises(Fault, match="begun on a host with other CPUs"):
         host.run(made)
 
@@ -506,7 +539,11 @@ def test_faults_reach_a_person_as_one_message(tmp_path):
         )  # fmt: skip
 
     (tmp_path / "plan.json").write_text('{"schema": 7}')
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "part.json").write_text('{"schema": 2}')
     for words, said in (
+        (["run", "--plan", "list.json", "--out", "x"], "not a plan"),
+        (["run", "--plan", "part.json", "--out", "x"], "the plan lacks the key 'request'"),
         (["run", "--plan", "nowhere.json", "--out", "x"], "nowhere.json cannot be read"),
         (["run", "--plan", "plan.json", "--out", "x"], "schema version 7"),
         (["resume", "nowhere"], "manifest.json is missing"),
@@ -516,7 +553,7 @@ def test_faults_reach_a_person_as_one_message(tmp_path):
         assert done.returncode == 2 and done.stdout == ""
         assert done.stderr.startswith("numalab: ") and said in done.stderr
         assert "Traceback" not in done.stderr
-    assert agent("version").stdout == "0.1.0\n"
+    assert agent("version").stdout == f"{VERSION}\n"
     assert "node" in agent("host").stdout
     assert json.loads(agent("host", "--json").stdout)["topology"]["nodes"]
 
@@ -539,4 +576,4 @@ def test_the_agent_is_one_file_that_old_python_runs(tmp_path):
         )
         if "is not installed" in done.stderr or "command not found" in done.stderr:
             continue  # a version manager's stand-in for a Python that is not active
-        assert done.stdout == "0.1.0\n", done.stderr
+        assert done.stdout == f"{VERSION}\n", done.stderr
