@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 import topologies
+from cells import cell
 from corpus import fixture
 from numalab import experiments
 from numalab.agent import drivers
-from numalab.agent.drivers import allocation, probe
+from numalab.agent.contract import HugePagePool, ToolRecord
+from numalab.agent.drivers import allocation, probe_build
 from numalab.agent.errors import Fault, NotHere, ParseError
 from numalab.agent.plan import make as plan
-from numalab.analysis import claims
 
 MIB = 1 << 20
+ALLOCATION = drivers.driver("allocation")
 CPUS = sorted(os.sched_getaffinity(0))
 NODES = [p for p in Path("/sys/devices/system/node").glob("node[0-9]*") if (p / "meminfo").exists()]
-NUMACTL = {"numactl": "/usr/bin/numactl"}
 EXPERIMENTS = ("page-cache", "placement")
 OUTPUTS = {
     name: fixture(f"allocation-{name}.ndjson")
@@ -37,7 +38,7 @@ def program(tmp_path_factory):
         pytest.skip("there is no C compiler")
     if not NODES:
         pytest.skip("this kernel shows no NUMA node")
-    return probe.build(str(tmp_path_factory.mktemp("probe")))
+    return probe_build.build(str(tmp_path_factory.mktemp("probe")))
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def run(program, *words, ok=True, **more):
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **more,
     )  # fmt: skip
     assert (done.returncode == 0) is ok, done.stderr
-    return allocation.parse(done.stdout) if ok else done.stderr
+    return ALLOCATION.parse(done.stdout) if ok else done.stderr
 
 
 def of(records, kind, **wanted):
@@ -72,7 +73,7 @@ def of(records, kind, **wanted):
 
 
 def values(records):
-    return {(m["metric"], m["point"]): m["value"] for m in allocation.metrics(records)}
+    return {(m.metric, m.point): m.value for m in ALLOCATION.metrics(records)}
 
 
 # --- the program ------------------------------------------------------------------------------
@@ -200,13 +201,16 @@ def test_a_node_cannot_be_filled_in_a_folder_that_cannot_be_written(program, tmp
 # --- the driver -------------------------------------------------------------------------------
 
 
+FOUND = ToolRecord("allocation", path="/p")
+
+
 def prepared(host=None, cpus="0-3", **options):
     host = host or topologies.topology(nodes=2, cores=4, memory_gib=2)
-    return allocation.prepare(options, host, cpus, "0")
+    return ALLOCATION.prepare(options, host, cpus, "0")
 
 
 def test_it_is_a_measuring_tool():
-    assert drivers.driver("allocation") is allocation and "allocation" in drivers.MEASURING
+    assert ALLOCATION.name == "allocation" and "allocation" in drivers.MEASURING
 
 
 @pytest.mark.parametrize(
@@ -223,38 +227,38 @@ def test_it_is_a_measuring_tool():
 def test_sizes_follow_the_node(memory_gib, size, expected):
     host = topologies.topology(nodes=2, cores=4, memory_gib=memory_gib)
     ready = prepared(host, size=size)
-    assert ready["options"]["size"] == expected == ready["need_bytes"]
+    assert ready.options["size"] == expected == ready.need_bytes
 
 
 def test_what_runs_out_of_memory_needs_none():
-    assert prepared(scenario="oversubscribe", size="120%")["need_bytes"] == 0
-    assert prepared(scenario="fork", size="64MiB")["need_bytes"] == 80 * MIB
+    assert prepared(scenario="oversubscribe", size="120%").need_bytes == 0
+    assert prepared(scenario="fork", size="64MiB").need_bytes == 80 * MIB
 
 
 def test_the_other_node_is_the_nearest():
     host = topologies.topology(nodes=8, cores=2, sockets=2)
-    options = allocation.prepare({"scenario": "elsewhere"}, host, "10-11", "5")["options"]
+    options = ALLOCATION.prepare({"scenario": "elsewhere"}, host, "10-11", "5").options
     assert (options["home"], options["other_node"], options["other_cpu"]) == (5, 4, 8)
 
 
 def test_the_command_line():
-    options = prepared(scenario="elsewhere", size="64MiB", pages="thp", threads=2)["options"]
-    words = allocation.argv({"path": "/p"}, options, {"cpus": "0-3"})
+    options = prepared(scenario="elsewhere", size="64MiB", pages="thp", threads=2).options
+    words = ALLOCATION.argv(FOUND, options, cell("0-3"))
     assert words == [
         "/p", "allocate", "--scenario", "elsewhere", "--bytes", str(64 * MIB), "--pages", "thp",
         "--threads", "2", "--pin", "cpu", "--home", "0", "--other-cpu", "4", "--other-node", "1",
     ]  # fmt: skip
-    full = prepared(fill="node", drop=True)["options"]
-    assert allocation.argv({"path": "/p"}, full, {"cpus": None})[-3:] == [
+    full = prepared(fill="node", drop=True).options
+    assert ALLOCATION.argv(FOUND, full, cell())[-3:] == [
         "--fill", "node", "--drop"
     ]  # fmt: skip
 
 
 def test_a_fill_is_planned_as_set_up():
-    assert allocation.timing(prepared(fill="node")["options"])["setup_s"] > 1
-    assert allocation.timing(prepared()["options"])["setup_s"] < 1
-    balance = prepared(scenario="balance", seconds=7)["options"]
-    assert allocation.timing(balance)["measure_s"] == 7
+    assert ALLOCATION.timing(prepared(fill="node").options).setup_s > 1
+    assert ALLOCATION.timing(prepared().options).setup_s < 1
+    balance = prepared(scenario="balance", seconds=7).options
+    assert ALLOCATION.timing(balance).measure_s == 7
 
 
 @pytest.mark.parametrize(
@@ -288,15 +292,16 @@ def test_bad_options_are_refused(options):
 def test_cpus_of_several_nodes_have_no_home(options):
     with pytest.raises(Fault, match="bind it to the CPUs of a node"):
         prepared(cpus="0-7", **options)
-    assert prepared(cpus="0-7")["options"]["home"] is None
+    assert prepared(cpus="0-7").options["home"] is None
 
 
 def test_huge_pages_of_the_pool_are_used_where_there_are_any():
-    host = topologies.topology(nodes=2, cores=4)
-    host["nodes"][0]["hugepages"] = [{"size_bytes": 2 * MIB, "total": 16, "free": 9}]
-    assert prepared(host, pages="hugetlb", size="16MiB")["options"]["pages"] == "hugetlb"
-    with pytest.raises(NotHere, match="18 MiB free"):
+    pool = HugePagePool(2 * MIB, total=16, free=9)
+    host = topologies.with_node(topologies.topology(nodes=2, cores=4), 0, hugepages=(pool,))
+    assert prepared(host, pages="hugetlb", size="16MiB").options["pages"] == "hugetlb"
+    with pytest.raises(NotHere, match="18.0 MiB free") as caught:
         prepared(host, pages="hugetlb", size="64MiB")
+    assert caught.value.reason.code == "huge-page-pool-too-small"
 
 
 def test_a_folder_in_memory_is_refused():
@@ -325,7 +330,7 @@ def test_nobody_runs_out_of_memory_where_that_would_do_more(tmp_path):
 
 
 def test_a_full_node_of_a_guest():
-    found = values(allocation.parse(OUTPUTS["full"]))
+    found = values(ALLOCATION.parse(OUTPUTS["full"]))
     assert found["home_share", ""] < 0.1 and found["uneven_share", ""] > 0.4
     assert found["page_cache_kept", ""] > 0.98
     assert found["placed", "node 0"] + found["placed", "node 1"] == 50331648
@@ -334,36 +339,36 @@ def test_a_full_node_of_a_guest():
 
 
 def test_dropped_page_cache_was_not_kept():
-    rows = allocation.metrics(allocation.parse(OUTPUTS["dropped"]))
-    (kept,) = [row for row in rows if row["metric"] == "page_cache_kept"]
-    assert kept["value"] is None and "dropped" in kept["reason"]
+    rows = ALLOCATION.metrics(ALLOCATION.parse(OUTPUTS["dropped"]))
+    (kept,) = [row for row in rows if row.metric == "page_cache_kept"]
+    assert kept.value is None and kept.reason.code == "page-cache-was-dropped"
 
 
 def test_a_fork_in_a_guest():
-    found = values(allocation.parse(OUTPUTS["fork"]))
+    found = values(ALLOCATION.parse(OUTPUTS["fork"]))
     assert found["parent_home_share", ""] == 1 and found["moved_share", ""] == 0
     assert found["copied_home_share", ""] == found["new_home_share", ""] == 0
     assert found["home_share", ""] == pytest.approx(0.4)
 
 
 def test_a_kill_in_a_guest_is_a_result():
-    rows = {row["metric"]: row for row in allocation.metrics(allocation.parse(OUTPUTS["killed"]))}
-    assert rows["out_of_memory_kill"]["value"] == 1 and rows["touched"]["value"] > 1 << 30
+    rows = {row.metric: row for row in ALLOCATION.metrics(ALLOCATION.parse(OUTPUTS["killed"]))}
+    assert rows["out_of_memory_kill"].value == 1 and rows["touched"].value > 1 << 30
     for name in ("placed", "home_share", "uneven_share"):
-        assert rows[name]["value"] is None and "killed" in rows[name]["reason"]
-    assert rows["huge_share"]["value"] is None
+        assert rows[name].value is None and "killed" in rows[name].reason.fields["text"]
+    assert rows["huge_share"].value is None
 
 
 def test_balanced_memory_of_a_guest():
-    found = values(allocation.parse(OUTPUTS["balance"]))
+    found = values(ALLOCATION.parse(OUTPUTS["balance"]))
     assert found["moved_share", ""] > 0.9 and found["home_share", ""] > 0.9
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_every_value_is_a_number_or_has_a_reason(name):
-    for row in allocation.metrics(allocation.parse(OUTPUTS[name])):
-        assert (row["value"] is None) == bool(row["reason"])
-        assert row["value"] is None or row["value"] >= 0
+    for row in ALLOCATION.metrics(ALLOCATION.parse(OUTPUTS[name])):
+        assert (row.value is None) == bool(row.reason)
+        assert row.value is None or row.value >= 0
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -378,10 +383,10 @@ def test_what_is_not_understood_is_refused(name):
                     continue
                 text = [*lines[:number], broken, *lines[number + 1 :]]
                 with pytest.raises(ParseError):
-                    allocation.parse("\n".join(map(json.dumps, text)))
+                    ALLOCATION.parse("\n".join(map(json.dumps, text)))
     for text in ("", "\n".join(OUTPUTS[name].splitlines()[:1]), "{", "[1]"):
         with pytest.raises(ParseError):
-            allocation.parse(text)
+            ALLOCATION.parse(text)
 
 
 def _free_text(key):
@@ -391,8 +396,13 @@ def _free_text(key):
 # --- the experiments --------------------------------------------------------------------------
 
 
-def planned(name, host, profile="quick"):
-    return plan.make(experiments.load(name).request(profile, "h", seed=1), host, NUMACTL)
+def planned(name, host, profile="quick", root=None):
+    request = experiments.load(name).request(profile, "h", seed=1)
+    return plan.make(request, host, plan.Environment("/usr/bin/numactl", root))
+
+
+def case_of(cell_id):
+    return cell_id.partition("/")[2]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -400,26 +410,36 @@ def planned(name, host, profile="quick"):
 def test_one_file_serves_every_host(name, nodes, memory_gib):
     host = topologies.topology(nodes=nodes, cores=4, sockets=2, memory_gib=memory_gib)
     made = planned(name, host)
-    assert {skip["cell"].partition("/")[2] for skip in made["skipped"]} <= {"hugetlb"}
-    assert {cell["cpu_nodes"] for cell in made["cells"]} == {"0"}
-    assert 12 <= len(made["cells"]) <= 24
-    for claim in claims.load(experiments.load(name).claims):
-        for predicate in claim.holds_if:
-            for cell in filter(None, (getattr(predicate, k, None) for k in ("cell", "against"))):
-                assert claims._named(cell, claims.Side(None, {}, made)), cell
+    assert {case_of(skip.cell) for skip in made.skipped} <= {"hugetlb"}
+    assert {one.cpu_nodes for one in made.cells} == {"0"}
+    assert 12 <= len(made.cells) <= 24
+    resolved = {one.asked: one for one in made.resolved}
+    named = [
+        predicate[key]
+        for claim in experiments.load(name).claims
+        for predicate in (
+            claim["holds_if"] if isinstance(claim["holds_if"], list) else [claim["holds_if"]]
+        )
+        for key in ("cell", "against")
+        if predicate.get(key)
+    ]
+    assert named
+    for binding, _, case in (text.partition("/") for text in named):
+        cells = resolved[binding].cells
+        assert [one for one in cells if case in ("", case_of(one))], f"{binding}/{case}"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_on_one_node_everything_is_skipped_with_its_reason(name):
     made = planned(name, topologies.topology(nodes=1, cores=4))
-    assert made["cells"] == [] and made["order"] == []
-    reasons = {skip["reason"] for skip in made["skipped"]}
-    assert all("node" in reason for reason in reasons), reasons
+    assert made.cells == () and made.order == ()
+    assert made.skipped and all("node" in str(skip.reason) for skip in made.skipped)
+    assert "one-memory-node" in {skip.reason.code for skip in made.skipped}
 
 
 def test_a_full_node_takes_no_equal_share_and_bound_memory_stays():
     made = planned("page-cache", topologies.topology(nodes=2, cores=4, memory_gib=2))
-    proofs = {c["id"]: c["expects"]["memory"]["proof"] for c in made["cells"]}
+    proofs = {one.id: one.expects.memory.proof for one in made.cells}
     assert proofs["interleave:0/even"] == proofs["local:0/bound"] == "required"
     assert proofs["interleave:0/full-even"] == proofs["cpus-only:0/full"] == "outcome"
 
@@ -429,19 +449,17 @@ def test_a_setting_marked_as_optional_is_left_alone_where_there_is_none(tmp_path
     for name in ("drop_caches", "zone_reclaim_mode"):
         (tmp_path / "proc/sys/vm").mkdir(parents=True, exist_ok=True)
         (tmp_path / "proc/sys/vm" / name).write_text("0\n")
-    request = experiments.load("page-cache").request("quick", "h", seed=1)
     host = topologies.topology(nodes=2, cores=4, memory_gib=2)
-    made = plan.make(request, host, {**NUMACTL, "root": str(tmp_path)})
+    made = planned("page-cache", host, root=str(tmp_path))
     assert plan.settings(made) == {"vm.drop_caches": ["3"], "vm.zone_reclaim_mode": ["0", "1"]}
-    cases = {cell["case"]["name"] for cell in made["cells"]}
-    assert {"empty", "full", "dropped", "reclaim", "bound"} <= cases
-    assert {skip["cell"].partition("/")[2] for skip in made["skipped"]} == {
+    assert {"empty", "full", "dropped", "reclaim", "bound"} <= {c.case.name for c in made.cells}
+    assert {case_of(skip.cell) for skip in made.skipped} == {
         "reclaim-mglru", "reclaim-7-mglru", "huge", "full-huge"
     }  # fmt: skip
 
 
 def test_every_trial_begins_alike():
     made = planned("page-cache", topologies.topology(nodes=2, cores=4, memory_gib=2))
-    for cell in made["cells"]:
-        assert cell["changes"]["vm.drop_caches"] == "3"
-        assert cell["changes"]["vm.watermark_boost_factor"] == "0"
+    for one in made.cells:
+        assert one.changes["vm.drop_caches"] == "3"
+        assert one.changes["vm.watermark_boost_factor"] == "0"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sysfs_tree
-from numalab.agent import cpulist
-from numalab.agent.drivers import command, probe
+import topologies
+from cells import cell
+from numalab.agent import cpulist, kernel
+from numalab.agent.contract import ToolRecord
+from numalab.agent.drivers import driver, probe_build, probe_output
+from numalab.agent.drivers.options import last_level_caches
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import topology
 from numalab.agent.trial import proof
 
-SOURCE = Path(probe.__file__).resolve().parent.parent / "probe"
+HOST = topologies.topology(nodes=1)
+PROBE, COMMAND = driver("probe"), driver("command")
+
+SOURCE = Path(probe_build.__file__).resolve().parent.parent / "probe"
 C_FILES = sorted(str(path) for path in SOURCE.glob("*.c"))
 ALLOWED = cpulist.format(os.sched_getaffinity(0))
 TWO = pytest.mark.skipif(
@@ -45,7 +53,7 @@ def program(tmp_path_factory):
     """The path of a probe compiled for these tests."""
     if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
         pytest.skip("there is no C compiler")
-    return probe.build(str(tmp_path_factory.mktemp("probe")))
+    return probe_build.build(str(tmp_path_factory.mktemp("probe")))
 
 
 def run(program, *words, **more):
@@ -94,14 +102,14 @@ def outputs(program):
 
 
 def test_every_source_is_named_for_shipping():
-    assert sorted(probe.SOURCES) == sorted(
+    assert sorted(probe_build.SOURCES) == sorted(
         p.name for p in SOURCE.iterdir() if p.suffix in (".c", ".h")
     )
 
 
 def test_it_compiles_without_a_warning_and_checks_itself(program, tmp_path):
     words = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-O1", "-std=gnu11"]
-    compiler = probe._compiler()[0]
+    compiler = probe_build._compiler()[0]
     target = tmp_path / "strict"
     subprocess.run([*compiler, *words, "-pthread", *C_FILES, "-o", target], check=True)
     for path in (program, str(target)):
@@ -114,7 +122,9 @@ def test_sanitizers_find_nothing(tmp_path):
     flags = ["-std=gnu11", "-O1", "-g", "-fsanitize=address,undefined", "-pthread"]
     flags.append("-fno-sanitize-recover=all")
     built = subprocess.run(
-        [*probe._compiler()[0], *flags, *C_FILES, "-o", target], capture_output=True, text=True
+        [*probe_build._compiler()[0], *flags, *C_FILES, "-o", target],
+        capture_output=True,
+        text=True,
     )
     if built.returncode:
         pytest.skip(f"this compiler has no sanitizers: {built.stderr[:100]}")
@@ -123,7 +133,7 @@ def test_sanitizers_find_nothing(tmp_path):
     for mode in ("stream", "latency"):
         done = run(str(target), mode, *MODES[mode], "--no-wait")
         assert (done.returncode, done.stderr) == (0, ""), mode
-        assert probe.parse(done.stdout)
+        assert PROBE.parse(done.stdout)
 
 
 def test_it_compiles_for_aarch64(tmp_path):
@@ -143,10 +153,10 @@ def test_it_compiles_for_aarch64(tmp_path):
 def test_the_generic_fallback_is_right_too(tmp_path):
     target = tmp_path / "generic"
     words = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-DPROBE_GENERIC", "-pthread"]
-    subprocess.run([*probe._compiler()[0], *words, *C_FILES, "-o", target], check=True)
+    subprocess.run([*probe_build._compiler()[0], *words, *C_FILES, "-o", target], check=True)
     assert run(str(target), "--self-test").stdout == "self-test: ok\n"
     done = run(str(target), "bandwidth", *MODES["bandwidth"], "--no-wait")
-    assert probe.parse(done.stdout)[0]["stores"] == "ordinary"
+    assert PROBE.parse(done.stdout)[0]["stores"] == "ordinary"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +294,7 @@ def test_it_dies_with_its_parent(program):
     for _ in range(200):
         stat = Path(f"/proc/{child}/stat")
         try:
-            if proof.parse_stat(stat.read_text()).state in "ZX":
+            if kernel.parse_stat(stat.read_text()).state in "ZX":
                 return
         except OSError:
             return
@@ -312,12 +322,12 @@ def test_the_placement_that_it_reports_is_that_of_numa_maps(program):
 def test_threads_are_where_they_were_put(program):
     cpus = sorted(os.sched_getaffinity(0))[::-1][:2]
     words = ["--cpus", ",".join(map(str, cpus)), *MODES["stream"], "--no-wait"]
-    records = probe.parse(run(program, "stream", *words).stdout)
+    records = PROBE.parse(run(program, "stream", *words).stdout)
     threads = [r for r in records if r["kind"] == "thread" and r["when"] == "result"]
     assert [t["pinned"] for t in threads] == cpus
     assert [t["allowed"] for t in threads] == [str(cpu) for cpu in cpus]
     assert all(t["began_on"] == t["ended_on"] == t["pinned"] for t in threads)
-    records = probe.parse(run(program, "stream", "--pin", "none", *words[2:]).stdout)
+    records = PROBE.parse(run(program, "stream", "--pin", "none", *words[2:]).stdout)
     assert {(r["pinned"], r["allowed"]) for r in records if r["kind"] == "thread"} == {
         (None, ALLOWED)
     }
@@ -327,22 +337,21 @@ def test_threads_are_where_they_were_put(program):
 
 
 def test_building_is_done_once(program):
-    folder = Path(program).parent.parent
+    folder = Path(program).parent
     before = os.stat(program).st_mtime_ns
-    assert probe.build(str(folder)) == program
+    assert probe_build.build(str(folder)) == program
     assert os.stat(program).st_mtime_ns == before
-    assert [path.name for path in folder.iterdir()] == [Path(program).parent.name]
-    assert [path.name for path in Path(program).parent.iterdir()] == ["probe"]
+    assert list(folder.iterdir()) == [Path(program)]
 
 
 def test_no_compiler_names_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(Fault, match="no C compiler.*apt install gcc.*dnf install gcc"):
-        probe.build(str(tmp_path / "cache"))
+        probe_build.build(str(tmp_path / "cache"))
     monkeypatch.setenv("CC", "no-such-cc -m64")
     with pytest.raises(Fault, match="no-such-cc -m64 .from CC. does not run"):
-        probe.build(str(tmp_path / "cache"))
+        probe_build.build(str(tmp_path / "cache"))
 
 
 def test_a_failing_compiler_is_quoted(monkeypatch, tmp_path):
@@ -354,7 +363,7 @@ def test_a_failing_compiler_is_quoted(monkeypatch, tmp_path):
     fake.chmod(0o755)
     monkeypatch.setenv("CC", str(fake))
     with pytest.raises(Fault, match="stdio.h: No such file.*libc6-dev"):
-        probe.build(str(tmp_path / "cache"))
+        probe_build.build(str(tmp_path / "cache"))
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -366,7 +375,7 @@ def test_a_compiler_without_march_native_still_builds(monkeypatch, tmp_path):
     )
     fake.chmod(0o755)
     monkeypatch.setenv("CC", str(fake))
-    path = probe.build(str(tmp_path / "cache"))
+    path = probe_build.build(str(tmp_path / "cache"))
     assert run(path, "--self-test").returncode == 0
 
 
@@ -380,21 +389,21 @@ def test_it_is_built_from_within_a_zip_file(tmp_path):
                 file.write(path, Path("numalab/agent") / path.relative_to(package))
     code = (
         f"import sys; sys.path.insert(0, {str(archive)!r})\n"
-        "from numalab.agent.drivers import probe\n"
-        "assert '.zip' in probe.__file__\n"
-        "for name in probe.SOURCES: assert probe._source(name)\n"
+        "from numalab.agent.drivers import probe_build\n"
+        "assert '.zip' in probe_build.__file__\n"
+        "for name in probe_build.SOURCES: assert probe_build._source(name)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
 def test_a_named_probe_is_used_and_checked(program, monkeypatch, tmp_path):
-    assert probe.find({"path": program}) == {"path": program, "version": "1.1"}
+    assert PROBE.find({"path": program}) == ToolRecord("probe", "1.1", program)
     monkeypatch.setenv("NUMALAB_PROBE", program)
-    assert probe.find({})["path"] == program
+    assert PROBE.find({}).path == program
     with pytest.raises(Fault, match="is not numalab's probe"):
-        probe.find({"path": "/bin/true"})
+        PROBE.find({"path": "/bin/true"})
     with pytest.raises(Fault, match="does not run"):
-        probe.find({"path": str(tmp_path / "none")})
+        PROBE.find({"path": str(tmp_path / "none")})
 
 
 GIB = 1 << 30
@@ -406,32 +415,33 @@ def amd(tmp_path_factory):
 
 
 def _node(host, number):
-    node = next(n for n in host["nodes"] if n["node"] == number)
-    return node["cpus"], str(number)
+    return host.node[number].cpus, str(number)
 
 
 def test_sizes_follow_the_caches_and_the_memory(amd):
     cpus, node = _node(amd, 0)
-    caches = probe.last_level_caches(amd, cpus)
-    ready = probe.prepare({"mode": "stream", "array": "4x-llc"}, amd, cpus, node)
-    assert ready["options"]["array"] == 4 * caches
-    assert ready["need_bytes"] == 12 * caches
-    assert ready["notes"] == []
-    everywhere = amd["allowed"]["cpus"]
-    whole = probe.prepare({"mode": "stream"}, amd, everywhere, amd["allowed"]["nodes"])
-    assert whole["options"]["array"] >= 4 * probe.last_level_caches(amd, everywhere)
+    caches = last_level_caches(amd, cpus)
+    ready = PROBE.prepare({"mode": "stream", "array": "4x-llc"}, amd, cpus, node)
+    assert ready.options["array"] == 4 * caches
+    assert ready.need_bytes == 12 * caches
+    assert ready.notes == ()
+    half = PROBE.prepare({"mode": "latency", "bytes": "1.5x-llc"}, amd, cpus, node)
+    assert half.options["bytes"] == 1.5 * last_level_caches(amd, cpus.partition("-")[0])
+    everywhere = amd.allowed.cpus
+    whole = PROBE.prepare({"mode": "stream"}, amd, everywhere, amd.allowed.nodes)
+    assert whole.options["array"] >= 4 * last_level_caches(amd, everywhere)
 
-    small = json.loads(json.dumps(amd))
-    for entry in small["nodes"]:
-        entry["free_bytes"], entry["page_cache_bytes"] = caches, 0
-    tight = probe.prepare({"mode": "stream"}, small, cpus, node)
-    assert tight["need_bytes"] <= 0.8 * caches
-    assert "was not met: the nodes can give" in tight["notes"][0]
+    nodes = tuple(replace(one, free_bytes=caches, page_cache_bytes=0) for one in amd.nodes)
+    small = replace(amd, nodes=nodes)
+    tight = PROBE.prepare({"mode": "stream"}, small, cpus, node)
+    assert tight.need_bytes <= 0.8 * caches
+    (note,) = tight.notes
+    assert note.code == "below-four-caches" and note.fields["why"].code == "memory-limits-size"
+    assert "was not met: the nodes can give" in str(note)
 
-    for entry in small["caches"]:
-        entry["size_bytes"] = None
-    blind = probe.prepare({"mode": "bandwidth"}, small, cpus, node)
-    assert "caches are unknown" in blind["notes"][0]
+    blind = replace(small, caches=tuple(replace(c, size_bytes=None) for c in amd.caches))
+    (note,) = PROBE.prepare({"mode": "bandwidth"}, blind, cpus, node).notes
+    assert note.code == "llc-unknown" and "caches are unknown" in str(note)
 
 
 def test_only_the_options_of_the_mode_are_kept(amd):
@@ -441,8 +451,8 @@ def test_only_the_options_of_the_mode_are_kept(amd):
         "repeat": 3, "threads": "half",
     }  # fmt: skip
     kept = {
-        mode: set(probe.prepare({**everything, "mode": mode}, amd, cpus, node)["options"])
-        for mode in probe.MODES
+        mode: set(PROBE.prepare({**everything, "mode": mode}, amd, cpus, node).options)
+        for mode in probe_output.MODES
     }
     shared = {"mode", "threads", "pages"}
     assert kept["stream"] == shared | {"array", "repeat"}
@@ -460,7 +470,7 @@ def test_only_the_options_of_the_mode_are_kept(amd):
         ({"array": "64MB"}, "array '64MB' is not a size"),
         ({"array": True}, "is not a size"),
         ({"array": float("nan")}, "is not a size"),
-        ({"array": 12}, "is not a size from 64 KiB"),
+        ({"array": 12}, "is not a size of at least 65536"),
         ({"threads": 0}, "threads 0 is not"),
         ({"threads": 9999}, "is not a whole number|threads on"),
         ({"threads": 500}, "500 threads on"),
@@ -475,7 +485,7 @@ def test_only_the_options_of_the_mode_are_kept(amd):
 )
 def test_bad_options_are_refused(amd, options, says):
     with pytest.raises(Fault, match=says):
-        probe.prepare(options, amd, *_node(amd, 0))
+        PROBE.prepare(options, amd, *_node(amd, 0))
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
@@ -485,14 +495,14 @@ def test_what_the_driver_asks_for_is_understood_and_read(program, mode):
         "mode": mode, "array": "1MiB", "bytes": "1MiB", "repeat": 3, "seconds": 0.05,
         "delays": [0, 200], "mixes": ["1:1", "writes"], "max_cpus": 2,
     }  # fmt: skip
-    options = probe.prepare(asked, here, ALLOWED, here["allowed"]["nodes"])["options"]
-    assert all(seconds >= 0 for seconds in probe.timing(options).values())
+    options = PROBE.prepare(asked, here, ALLOWED, here.allowed.nodes).options
+    assert all(seconds >= 0 for seconds in astuple(PROBE.timing(options)))
     for cpus in (ALLOWED, None):
-        words = probe.argv({"path": program}, options, {"cpus": cpus})
+        words = PROBE.argv(ToolRecord("probe", path=program), options, cell(cpus))
         done = run(*words, "--no-wait")
         assert done.returncode == 0, done.stderr
-        records = probe.parse(done.stdout)
-        rows = probe.metrics(records)
+        records = PROBE.parse(done.stdout)
+        rows = PROBE.metrics(records)
         expected = {
             "stream": ["copy", "scale", "add", "triad"],
             "latency": ["huge_page_share", "idle_latency"],
@@ -500,15 +510,15 @@ def test_what_the_driver_asks_for_is_understood_and_read(program, mode):
             "bandwidth": ["huge_page_share"] + ["bandwidth"] * 2,
             "core-to-core": ["core_latency"],
         }[mode]
-        assert [row["metric"] for row in rows] == expected
+        assert [row.metric for row in rows] == expected
         for row in rows:
-            if row["metric"] == "core_latency" and row["value"] is None:
-                assert "did not answer" in row["reason"]  # so busy a machine is no fault of ours
+            if row.metric == "core_latency" and row.value is None:
+                assert "did not answer" in str(row.reason)  # so busy a machine is no fault of ours
             else:
-                assert row["reason"] is None
-                assert row["value"] > 0 or row["metric"] == "huge_page_share"
-        for sample in probe.samples(records):
-            assert sample["value"] > 0 and sample["t_s"] > 0
+                assert row.reason is None
+                assert row.value > 0 or row.metric == "huge_page_share"
+        for sample in PROBE.samples(records):
+            assert sample.value > 0 and sample.t_s > 0
 
 
 def test_stream_counts_as_stream_does():
@@ -531,16 +541,16 @@ def test_stream_counts_as_stream_does():
     def text():
         return f"{json.dumps(ready)}\n{json.dumps(result)}\n"
 
-    values = {row["metric"]: row["value"] for row in probe.metrics(probe.parse(text()))}
+    values = {row.metric: row.value for row in PROBE.metrics(PROBE.parse(text()))}
     # The first repeat is not counted: 16000 bytes in 2 microseconds are 8 GB/s.
     assert values == pytest.approx({"copy": 8.0, "scale": 8.0, "add": 12.0, "triad": 12.0})
     kernels[3]["bytes"] = 16000
     with pytest.raises(ParseError, match="triad: 16000 bytes are not 3 arrays"):
-        probe.parse(text())
+        PROBE.parse(text())
     kernels[3]["bytes"] = 24000
     result["relative_error"] = 0.5
     with pytest.raises(ParseError, match="arrays were wrong"):
-        probe.parse(text())
+        PROBE.parse(text())
 
 
 @given(data=st.data())
@@ -551,14 +561,14 @@ def test_damaged_output_is_refused_or_read(outputs, data):
     end = data.draw(st.integers(start, min(len(text), start + 40)))
     new = data.draw(st.text(st.sampled_from('{}[]",:-0123456789.einulNa \n\x00'), max_size=6))
     try:
-        records = probe.parse(text[:start] + new + text[end:])
+        records = PROBE.parse(text[:start] + new + text[end:])
     except ParseError:
         return
-    for row in probe.metrics(records):
-        assert (row["value"] is None) == (row["reason"] is not None)
-        least = 0 if row["metric"] == "huge_page_share" else 5e-324  # a time is never 0
-        assert row["value"] is None or least <= row["value"] < float("inf")
-    probe.samples(records)
+    for row in PROBE.metrics(records):
+        assert (row.value is None) == (row.reason is not None)
+        least = 0 if row.metric == "huge_page_share" else 5e-324  # a time is never 0
+        assert row.value is None or least <= row.value < float("inf")
+    PROBE.samples(records)
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
@@ -566,7 +576,7 @@ def test_cut_output_is_refused(outputs, mode):
     text = outputs[mode]
     for cut in {0, 1, 50, text.index("\n"), text.index("\n") + 1, len(text) // 2, len(text) - 2}:
         with pytest.raises(ParseError):
-            probe.parse(text[:cut])
+            PROBE.parse(text[:cut])
     for old, new in (
         ('"event":"ready"', '"event":"set"'),
         ('"schema":1', '"schema":2'),
@@ -574,9 +584,9 @@ def test_cut_output_is_refused(outputs, mode):
         ('"page_bytes"', '"pages_bytes"'),
     ):
         with pytest.raises(ParseError):
-            probe.parse(text.replace(old, new))
+            PROBE.parse(text.replace(old, new))
     with pytest.raises(ParseError, match="not JSON"):
-        probe.parse(text.replace(":1,", ":NaN,", 1))
+        PROBE.parse(text.replace(":1,", ":NaN,", 1))
 
 
 def test_a_pair_that_did_not_answer_is_null_with_its_reason(outputs):
@@ -584,9 +594,9 @@ def test_a_pair_that_did_not_answer_is_null_with_its_reason(outputs):
         pytest.skip("this needs 2 CPUs")
     silent = re.sub(r'"samples_ns":\[[^]]*\],"reason":(null|"[^"]*")',
                     '"samples_ns":[],"reason":"no answer"', outputs["core-to-core"])  # fmt: skip
-    (row,) = probe.metrics(probe.parse(silent))
-    assert (row["value"], row["reason"]) == (None, "no answer")
-    assert row["point"] == f"{int(row['x'])}-{int(row['y'])}"
+    (row,) = PROBE.metrics(PROBE.parse(silent))
+    assert (row.value, str(row.reason)) == (None, "no answer")
+    assert row.point == f"{int(row.x)}-{int(row.y)}"
 
 
 # --- any command ------------------------------------------------------------------------------
@@ -605,53 +615,53 @@ def test_a_program_is_found_or_what_is_wrong_is_said(tmp_path, monkeypatch):
         ("sh -c true", "no program is named"),
     ):
         with pytest.raises(Fault, match=re.escape(says)):
-            command.find({"argv": words})
+            COMMAND.find({"argv": words})
     (tmp_path / "plain").chmod(0o755)
-    assert command.find({"argv": ["./plain", "a"]})["path"] == str(tmp_path / "plain")
+    assert COMMAND.find({"argv": ["./plain", "a"]}).path == str(tmp_path / "plain")
 
 
 def test_a_command_keeps_its_words_and_environment():
     asked = {"argv": ["sh", "-c", "true"], "env": {"OMP_NUM_THREADS": 8}, "seconds": 3}
-    options = command.prepare(asked, {}, "0", "0")["options"]
-    found = command.find(options)
-    assert command.argv(found, options, {}) == [found["path"], "-c", "true"]
-    assert command.environment(options, {}) == {"OMP_NUM_THREADS": "8"}
-    assert command.timing(options)["measure_s"] == 3
+    options = COMMAND.prepare(asked, HOST, "0", "0").options
+    found = COMMAND.find(options)
+    assert COMMAND.argv(found, options, cell()) == [found.path, "-c", "true"]
+    assert COMMAND.environment(options, cell()) == {"OMP_NUM_THREADS": "8"}
+    assert COMMAND.timing(options).measure_s == 3
     for bad in ({"argw": []}, {"env": [1]}, {"env": {"A=": "1"}}, {"seconds": "x"}):
         with pytest.raises(Fault):
-            command.prepare({**asked, **bad}, {}, "0", "0")
+            COMMAND.prepare({**asked, **bad}, HOST, "0", "0")
 
 
 RUSAGE = {
-    "schema": 1, "kind": "rusage", "wall_s": 1.5, "exit_status": 0, "signal": None,
+    "schema": 2, "kind": "rusage", "wall_s": 1.5, "exit_status": 0, "signal": None,
     "max_rss_bytes": 4096, "max_rss_reason": None, "user_s": 1.0, "system_s": 0.25,
     "minor_faults": 10, "major_faults": 0, "voluntary_switches": 1, "involuntary_switches": 2,
 }  # fmt: skip
 
 
 def test_what_the_engine_says_of_a_command_is_read():
-    values = {r["metric"]: r for r in command.metrics(command.parse(json.dumps(RUSAGE) + "\n"))}
-    assert values["wall_time"]["value"] == 1.5 and values["wall_time"]["unit"] == "s"
-    assert values["exit_status"]["value"] == 0
+    values = {r.metric: r for r in COMMAND.metrics(COMMAND.parse(json.dumps(RUSAGE) + "\n"))}
+    assert values["wall_time"].value == 1.5 and values["wall_time"].unit == "s"
+    assert values["exit_status"].value == 0
     killed = {**RUSAGE, "exit_status": None, "signal": 9, "max_rss_bytes": None,
-              "max_rss_reason": "it was gone"}  # fmt: skip
-    values = {r["metric"]: r for r in command.metrics(command.parse(json.dumps(killed)))}
-    assert values["exit_status"]["value"] is None
-    assert values["exit_status"]["reason"] == "it was killed by signal 9"
-    assert values["max_rss"]["reason"] == "it was gone"
+              "max_rss_reason": {"code": "gone", "fields": {}}}  # fmt: skip
+    values = {r.metric: r for r in COMMAND.metrics(COMMAND.parse(json.dumps(killed)))}
+    assert values["exit_status"].value is None
+    assert str(values["exit_status"].reason) == "it was killed by signal 9"
+    assert values["max_rss"].reason.code == "gone"
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"schema": 2}, {"kind": "x"}, {"wall_s": -1}, {"wall_s": "1"}, {"wall_s": None},
+        {"schema": 1}, {"kind": "x"}, {"wall_s": -1}, {"wall_s": "1"}, {"wall_s": None},
         {"signal": 9}, {"exit_status": None}, {"minor_faults": 1.5}, {"more": 1},
         {"user_s": float("nan")}, {"exit_status": True}, {"max_rss_reason": 3},
     ],
 )  # fmt: skip
 def test_a_strange_record_of_a_command_is_refused(change):
     with pytest.raises(ParseError):
-        command.parse(json.dumps({**RUSAGE, **change}))
+        COMMAND.parse(json.dumps({**RUSAGE, **change}))
     for text in ("", "{", "[]", "1", json.dumps(RUSAGE) + "\n" + json.dumps(RUSAGE)):
         with pytest.raises(ParseError):
-            command.parse(text)
+            COMMAND.parse(text)

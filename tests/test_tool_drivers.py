@@ -6,23 +6,27 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+import topologies
+from cells import cell
 from corpus import fixture
 from numalab.agent import drivers
+from numalab.agent.contract import SAMPLED, Cache, Driver, Timing, ToolRecord
+from numalab.agent.drivers.options import last_level_caches
 from numalab.agent.errors import Fault
 
-TOPOLOGY = {
-    "threads": 4,
-    "allowed": {"cpus": "0-3", "nodes": "0"},
-    "caches": [
-        {"level": 1, "type": "Data", "size_bytes": 32 << 10, "cpus": "0-1"},
-        {"level": 3, "type": "Unified", "size_bytes": 8 << 20, "cpus": "0-1"},
-        {"level": 3, "type": "Unified", "size_bytes": 8 << 20, "cpus": "2-3"},
-    ],
-}
-CELL = {"id": "local:0", "cpus": "0-1"}
+HOST = replace(
+    topologies.topology(nodes=1, cores=4),
+    caches=(
+        Cache(1, "Data", 32 << 10, "0-1"),
+        Cache(3, "Unified", 8 << 20, "0-1"),
+        Cache(3, "Unified", 8 << 20, "2-3"),
+    ),
+)
+CELL = cell("0-1", id="local:0")
 
 
 def program(path, body: str) -> str:
@@ -32,7 +36,11 @@ def program(path, body: str) -> str:
 
 
 def prepared(name: str, **options) -> dict:
-    return drivers.driver(name).prepare(options, TOPOLOGY, "0-1", "0")["options"]
+    return drivers.driver(name).prepare(options, HOST, "0-1", "0").options
+
+
+def found(name: str, **facts) -> ToolRecord:
+    return ToolRecord(name, path="/s", facts=facts)
 
 
 # sysbench
@@ -42,14 +50,14 @@ def test_sysbench_command_line_resets_the_counters_after_the_warm_up():
     driver = drivers.driver("sysbench")
     options = prepared("sysbench", test="cpu", threads="all", time_s=5, warmup_s=2, seed=9)
     assert options["threads"] == 2
-    old = driver.argv({"path": "/s", "warmup_option": False}, options, CELL)
+    old = driver.argv(found("sysbench", warmup_option=False), options, CELL)
     assert old[:3] == ["/s", "cpu", "--threads=2"] and old[-1] == "run"
     assert {"--time=7", "--report-checkpoints=2", "--rand-seed=9", "--rand-type=uniform",
             "--events=0", "--cpu-max-prime=10000", "--histogram=on"} <= set(old)  # fmt: skip
-    new = driver.argv({"path": "/s", "warmup_option": True}, options, CELL)
+    new = driver.argv(found("sysbench", warmup_option=True), options, CELL)
     assert {"--time=5", "--warmup-time=2"} <= set(new)
     assert not any("checkpoint" in word for word in new)
-    assert driver.timing(options) == {"warmup_s": 2.0, "measure_s": 5.0, "setup_s": 0.2}
+    assert driver.timing(options) == Timing(setup_s=0.2, warmup_s=2.0, measure_s=5.0)
 
 
 @pytest.mark.parametrize(
@@ -74,34 +82,34 @@ def test_sysbench_refuses_bad_options(options):
 
 def test_sysbench_memory_needs_its_blocks():
     plan = drivers.driver("sysbench").prepare(
-        {"test": "memory", "memory_block_size": "64M", "threads": 4}, TOPOLOGY, "0-3", "0"
+        {"test": "memory", "memory_block_size": "64M", "threads": 4}, HOST, "0-3", "0"
     )
-    assert plan["need_bytes"] >= 4 * 64 * 2**20
+    assert plan.need_bytes >= 4 * 64 * 2**20
 
 
 @pytest.mark.skipif(not shutil.which("sysbench"), reason="sysbench is not on PATH")
 @pytest.mark.parametrize("test", ["cpu", "memory", "threads"])
 def test_sysbench_really_runs(test):
     driver = drivers.driver("sysbench")
-    found = driver.find({})
-    assert found["version"].startswith("1.")
+    tool = driver.find({})
+    assert tool.version.startswith("1.")
     options = prepared("sysbench", test=test, threads=1, time_s=1, warmup_s=1)
-    line = driver.argv(found, options, CELL)
+    line = driver.argv(tool, options, CELL)
     for _ in range(3):  # on an overloaded host sysbench may miss the end of the warm-up
         done = subprocess.run(line, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0
         records = driver.parse(done.stdout)
-        metrics = {m["metric"]: m for m in driver.metrics(records)}
-        if metrics["events_per_second"]["reason"] is None:
+        metrics = {m.metric: m for m in driver.metrics(records)}
+        if metrics["events_per_second"].reason is None:
             break
     for name in ("events_per_second", "latency_p50", "latency_p99", "latency_max"):
-        assert metrics[name]["value"] >= 0 and metrics[name]["reason"] is None
-    assert metrics["events_per_second"]["value"] > 0
-    assert metrics["latency_p50"]["value"] <= metrics["latency_p99"]["value"]
+        assert metrics[name].value >= 0 and metrics[name].reason is None
+    assert metrics["events_per_second"].value > 0
+    assert metrics["latency_p50"].value <= metrics["latency_p99"].value
     if test == "memory":
-        assert metrics["transfer_rate"]["unit"] == "MiB/s"
+        assert metrics["transfer_rate"].unit == "MiB/s"
     began = max(r["checkpoint_s"] for r in records if "checkpoint_s" in r)
-    assert all(sample["t_s"] > began for sample in driver.samples(records))
+    assert all(sample.t_s > began for sample in driver.samples(records))
 
 
 def test_sysbench_missing_or_too_old(tmp_path):
@@ -119,7 +127,7 @@ def test_sysbench_incomplete_run_has_no_value():
     driver = drivers.driver("sysbench")
     records = driver.parse(text[: text.index("Latency histogram")])
     assert records[-1]["kind"] == "incomplete"
-    assert all(m["value"] is None and m["reason"] for m in driver.metrics(records))
+    assert all(m.value is None and m.reason for m in driver.metrics(records))
 
 
 def test_sysbench_that_missed_the_end_of_the_warm_up_has_no_value():
@@ -128,14 +136,14 @@ def test_sysbench_that_missed_the_end_of_the_warm_up_has_no_value():
     metrics = drivers.driver("sysbench").metrics(
         drivers.driver("sysbench").parse(text[:began] + text[ended:])
     )
-    assert all(m["value"] is None and "checkpoint" in m["reason"] for m in metrics)
+    assert all(m.value is None and m.reason.code == "checkpoint-missed" for m in metrics)
 
 
 def test_sysbench_may_report_an_interval_in_the_midst_of_the_checkpoint():
     driver = drivers.driver("sysbench")
     text = fixture("sysbench-cpu.txt")
     wanted = driver.metrics(driver.parse(text))
-    assert all(m["reason"] is None for m in wanted)
+    assert all(m.reason is None for m in wanted)
     began, ended = text.index("[ 1s ] Checkpoint"), text.index("[ 1s ] thds")
     checkpoint = text[began:ended].splitlines(keepends=True)
     line, _, rest = text[ended:].partition("\n")
@@ -160,25 +168,30 @@ def test_stream_is_told_from_other_programs_of_that_name(tmp_path, monkeypatch):
     with pytest.raises(Fault, match="not a STREAM"):
         driver.find({"path": path})
     program(tmp_path / "stream", "print('STREAM version $Revision: 5.10 $')")
-    assert driver.find({})["path"] == os.path.abspath(path)
+    assert driver.find({}).path == os.path.abspath(path)
 
 
 def test_stream_threads_environment_and_the_size_rule():
     driver = drivers.driver("stream")
-    plan = driver.prepare({}, TOPOLOGY, "0-1", "0")
-    assert plan["options"]["cache_bytes"] == 8 << 20  # of the one L3 that CPUs 0-1 use
-    assert plan["need_bytes"] == 3 * 4 * (8 << 20)
-    assert driver.environment(plan["options"], CELL)["OMP_NUM_THREADS"] == "2"
-    assert driver.last_level_caches(TOPOLOGY, "1-2") == 16 << 20
-    assert driver.last_level_caches({**TOPOLOGY, "caches": []}, "0") is None
+    plan = driver.prepare({}, HOST, "0-1", "0")
+    assert plan.options["cache_bytes"] == 8 << 20  # of the one L3 that CPUs 0-1 use
+    assert plan.need_bytes == 3 * 4 * (8 << 20)
+    assert driver.environment(plan.options, CELL)["OMP_NUM_THREADS"] == "2"
+    assert last_level_caches(HOST, "1-2") == 16 << 20
+    assert last_level_caches(replace(HOST, caches=()), "0") is None
     setup = {"kind": "setup", "array_bytes": 80_000_000}
     valid = {"kind": "validation", "value": True}
     assert driver.doubts([setup, valid], {"cache_bytes": 20_000_000}) == []
-    assert "3.8×" in driver.doubts([setup, valid], {"cache_bytes": 21_000_000})[0]
-    assert "unknown" in driver.doubts([setup, valid], {})[0]
+    (doubt,) = driver.doubts([setup, valid], {"cache_bytes": 21_000_000})
+    assert doubt.code == "below-four-caches" and "3.8×" in str(doubt)
+    (doubt,) = driver.doubts([setup, valid], {})
+    assert doubt.code == "llc-unknown" and "unknown" in str(doubt)
+    failed = {"kind": "validation", "value": False, "text": "Failed Validation on array a[]"}
+    (doubt,) = driver.doubts([setup, failed], {"cache_bytes": 20_000_000})
+    assert doubt.code == "not-validated" and "array a[]" in str(doubt)
     for bad in ({"threads": 0}, {"size": 3}):
         with pytest.raises(Fault):
-            driver.prepare(bad, TOPOLOGY, "0-1", "0")
+            driver.prepare(bad, HOST, "0-1", "0")
 
 
 # MLC
@@ -187,13 +200,14 @@ def test_stream_threads_environment_and_the_size_rule():
 def test_mlc_leaves_the_prefetchers_alone(tmp_path):
     driver = drivers.driver("mlc")
     path = program(tmp_path / "mlc", "print('Intel(R) Memory Latency Checker - v3.11b')")
-    assert driver.find({"path": path}) == {"path": path, "version": "3.11b"}
+    tool = driver.find({"path": path})
+    assert tool == ToolRecord("mlc", "3.11b", path)
     for test in ("latency_matrix", "bandwidth_matrix", "peak_injection_bandwidth",
                  "loaded_latency", "c2c_latency"):  # fmt: skip
-        line = driver.argv({"path": path}, prepared("mlc", test=test), CELL)
+        line = driver.argv(tool, prepared("mlc", test=test), CELL)
         assert line[1] == f"--{test}" and "-e" in line
         assert ("-r" in line) == (test in ("latency_matrix", "loaded_latency"))
-    with pytest.raises(Fault, match="no test"):
+    with pytest.raises(Fault, match="'nothing' is not known"):
         prepared("mlc", test="nothing")
     with pytest.raises(Fault, match="no option"):
         prepared("mlc", colour="red")
@@ -203,12 +217,19 @@ def test_mlc_leaves_the_prefetchers_alone(tmp_path):
         driver.find({"path": program(tmp_path / "fake", "print('x')")})
 
 
-@pytest.mark.parametrize("name", ["sysbench", "stream", "mlc"])
-def test_drivers_have_what_the_engine_calls(name):
+@pytest.mark.parametrize("name", [name for name in drivers.MEASURING if name != "mysql_server"])
+def test_every_driver_is_what_the_engine_calls(name):
     driver = drivers.driver(name)
-    assert name == driver.NAME and driver.PROTOCOL == "sampled"
-    for function in ("find", "prepare", "argv", "timing", "parse", "metrics"):
-        assert callable(getattr(driver, function))
+    assert isinstance(driver, Driver) and driver.name == name
+    assert driver is drivers.driver(name)
+    assert driver.protocol == (SAMPLED if name not in ("probe", "allocation") else "handshake")
+    for method in ("find", "prepare", "argv", "timing", "parse", "metrics"):
+        assert getattr(type(driver), method) is not getattr(Driver, method)
+
+
+def test_an_unknown_tool_is_refused_with_the_known_names():
+    with pytest.raises(Fault, match="no measuring tool named 'lscpu'.*sysbench"):
+        drivers.driver("lscpu")
 
 
 @pytest.mark.parametrize(
@@ -222,10 +243,10 @@ def test_drivers_have_what_the_engine_calls(name):
 def test_mlc_answers_to_what_the_probe_is_asked(mode, test):
     driver = drivers.driver("mlc")
     asked = {"mode": mode, "bytes": "4x-llc", "seconds": 2, "pages": "auto", "delays": [0]}
-    ready = driver.prepare(asked, {"threads": 2}, "0-1", "0")["options"]
+    ready = driver.prepare(asked, HOST, "0-1", "0").options
     assert ready == {"test": test, "random": True}
     with pytest.raises(Fault, match="cannot measure 'stream'"):
-        driver.prepare({"mode": "stream"}, {"threads": 2}, "0-1", "0")
+        driver.prepare({"mode": "stream"}, HOST, "0-1", "0")
 
 
 _CHECKPOINT = """[ 4s ] Checkpoint report:
@@ -270,8 +291,8 @@ def test_a_report_and_its_queue_stand_anywhere_about_a_checkpoint(report, queue)
     lines.insert(queue, _REPORT[1])
     lines.insert(min(report, queue), _REPORT[0])
     head = ["sysbench 1.0.20 (using system LuaJIT 2.1.0-beta3)", "", "Threads started!", ""]
-    found = drivers.driver("sysbench").parse("\n".join([*head, *lines, ""]))
-    (seen,) = [record for record in found if record["kind"] == "report"]
+    records = drivers.driver("sysbench").parse("\n".join([*head, *lines, ""]))
+    (seen,) = [record for record in records if record["kind"] == "report"]
     assert (seen["qps"], seen["queue_length"], seen["concurrency"]) == (337.5, 2036, 2)
-    warm = {r["name"]: r["value"] for r in found if r["kind"] == "result" and "checkpoint_s" in r}
+    warm = {r["name"]: r["value"] for r in records if r["kind"] == "result" and "checkpoint_s" in r}
     assert warm["queries"] == 1182

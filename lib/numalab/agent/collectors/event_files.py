@@ -129,8 +129,8 @@ def evaluate(
     def of(node: ast.AST) -> Any:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             return _OPERATORS[type(node.op)](of(node.left), of(node.right))
-        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-            return float(node.value)
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return float(node.value)  # type: ignore[arg-type]
         if isinstance(node, ast.Name):
             value = values.get(node.id)
             if value is None:

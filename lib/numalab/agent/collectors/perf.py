@@ -170,7 +170,7 @@ def _why(output: str) -> Reason:
     """Say why perf gave no counts, from what it printed."""
     if re.search(r"perf_event_paranoid|[Pp]ermission|not permitted", output):
         level = kernel.read_text("/proc/sys/kernel/perf_event_paranoid")
-        return reason("perf-not-permitted", level=level or "unknown")
+        return reason("perf-permission", level=level or "unknown")
     said = [line.strip() for line in output.splitlines() if line.strip()]
     return reason("perf-without-counts", said=said[0][:200] if said else "nothing")
 

@@ -337,7 +337,7 @@ def _placed(records: Sequence[Record], setup: Mapping[str, Any]) -> List[Row]:
 def _home_share(name: str, placed: Mapping[int, int], home: Optional[int], why: Reason) -> Row:
     """Return the share of the placed bytes that lie on the home node."""
     if home is None:
-        return row(name, None, "share", "cpus-of-several-nodes")
+        return row(name, None, "share", "home-node-unknown")
     total = sum(placed.values())
     return row(name, placed.get(home, 0) / total if total else None, "share", why)
 

@@ -45,7 +45,7 @@ def build(folder: str) -> str:
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
     for name, text in sources.items():
         digest.update(name.encode() + b"\0" + text)
-    program = os.path.join(folder, f"probe-{digest.hexdigest()[:16]}")
+    program = os.path.join(folder, f"numalab-probe-{digest.hexdigest()[:16]}")
     if os.access(program, os.X_OK):
         return program
     try:

@@ -33,7 +33,7 @@ SENTENCES: Dict[str, Template] = {
     "perf-not-installed": "perf is not installed",
     "perf-not-run": "{path} cannot be run: {error}",
     "perf-hangs": "{path} does not end ({seconds:seconds} for `true`)",
-    "perf-not-permitted": "perf: no permission (kernel.perf_event_paranoid = {level})",
+    "perf-permission": "perf: no permission (kernel.perf_event_paranoid = {level})",
     "perf-without-counts": "perf printed no counts; it printed: {said}",
     "perf-not-attached": "perf did not attach within {seconds:seconds}",
     "perf-does-not-end": "perf did not end within {seconds:seconds} of being told to",

@@ -57,7 +57,7 @@ SENTENCES: Dict[str, Template] = {
     "huge-pages-unknown": "the kernel does not tell how many huge pages there are",
     "readers-not-run": "the threads that should have read were not run",
     "no-page-placed": "no page was placed",
-    "cpus-of-several-nodes": "the CPUs are not all of one node",
+    "home-node-unknown": "the CPUs are not all of one node",
     "page-cache-was-dropped": "it was dropped before",
     "where-pages-were-unknown": "where its pages were is not known",
     "killed-by-signal": "it was killed by signal {signal}",
