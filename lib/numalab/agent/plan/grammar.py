@@ -20,7 +20,6 @@ _WITHIN = ("node", "socket", "packed", "spread")
 _COUNTS = ("node", "node-cpus", "few", "doubling")  # of cores, beside a number
 _OVER = ("ranges", "nodes", "spread", "unbound")  # how instances divide a host's CPUs
 _PAIR = re.compile(r"(\d+)\s*(?:->|→|-)\s*(\d+)\Z")
-_CORES = "write cores: {count: 8, within: node|socket|packed|spread}"
 
 Argument = Tuple[Any, str]  # as the resolver takes it, and as it is spelt in an id
 
@@ -97,35 +96,21 @@ def pair(name: str, given: Any) -> Argument:
 
 def cores(name: str, given: Any) -> Argument:
     """{count: 8, within: node}, or "8-node": how many cores, and where they are taken."""
-    if isinstance(given, str):
-        given = dict(zip(("count", "within"), _number_first(given)))
-    if not isinstance(given, Mapping):
-        raise Fault(f"the binding {name!r} needs a count of cores and where to take them", _CORES)
-    known_keys(given, ("count", "within"), f"the binding {name!r}")
-    count, within = given.get("count"), given.get("within")
-    if within not in _WITHIN:
-        raise Fault(f"{name}: within {within!r} is unknown", suggestion(str(within), _WITHIN))
+    count, within = _counted(name, given, "within", _WITHIN)
     if count not in _COUNTS and not _at_least(1, count):
         raise Fault(
             f"{name}: count {count!r} is not a number of cores",
-            f"{_CORES}; count: node means as many as the smallest node has, node-cpus as many as "
-            "it has CPUs, doubling 1, 2, 4 and so on up to all, few a handful of these",
+            f"write {name}: {{count: 8, within: {'|'.join(_WITHIN)}}}; count: node means as many "
+            "as the smallest node has, node-cpus as many as it has CPUs, doubling 1, 2, 4 and so "
+            "on up to all, few a handful of these",
         )
     return (count, within), f"{count}-{within}"
 
 
 def instances(name: str, given: Any) -> Argument:
     """{count: 3, over: nodes}, or "3-nodes", "nodes": several servers, and what each has."""
-    if isinstance(given, str):
-        count, over = _number_first(given)
-        given = {"count": count or "few", "over": over}
-    if not isinstance(given, Mapping):
-        raise Fault(f"the binding {name!r} needs to know over what they are placed",
-                    f"write {name}: {{count: 3, over: {'|'.join(_OVER)}}}")  # fmt: skip
-    known_keys(given, ("count", "over"), f"the binding {name!r}")
-    count, over = given.get("count", "few"), given.get("over")
-    if over not in _OVER:
-        raise Fault(f"{name}: over {over!r} is unknown", suggestion(str(over), _OVER))
+    count, over = _counted(name, given, "over", _OVER)
+    count = "few" if count in (None, "") else count
     if count != "few" and not _at_least(2, count):
         raise Fault(
             f"{name}: count {count!r} is not a number of instances from 2",
@@ -134,36 +119,44 @@ def instances(name: str, given: Any) -> Argument:
     return (count, over), over if count == "few" else f"{count}-{over}"
 
 
+def _counted(name: str, given: Any, key: str, choices: Sequence[str]) -> Tuple[Any, Any]:
+    """Return the count and the choice of {count: 8, KEY: node}, or of "8-node"."""
+    if isinstance(given, str):
+        count, _, last = given.rpartition("-")
+        given = {"count": int(count) if count.isdecimal() else count, key: last}
+    if not isinstance(given, Mapping):
+        example = f"write {name}: {{count: 8, {key}: {'|'.join(choices)}}}"
+        raise Fault(f"the binding {name!r} needs a count and where they are placed", example)
+    _known_keys(given, ("count", key), name)
+    choice = given.get(key)
+    if choice not in choices:
+        raise Fault(f"{name}: {key} {choice!r} is unknown", suggestion(str(choice), choices))
+    return given.get("count"), choice
+
+
 def cpu_list(name: str, given: Any) -> Argument:
     """{cpus: 0-31, mem: 0}, or "0-31,mem=0": CPUs, and the nodes of the memory if it is bound."""
-    if isinstance(given, Mapping):
-        known_keys(given, ("cpus", "mem"), f"the binding {name!r}")
-        listed, memory = given.get("cpus"), given.get("mem")
-    else:
+    if not isinstance(given, Mapping):
         listed, _, memory = str("" if given is None else given).partition(",mem=")
-        memory = memory or None
-    cpus = cpulist.format(cpulist.parse(str(listed)))
-    mem = None if memory is None else cpulist.format(cpulist.parse(str(memory)))
+        given = {"cpus": listed, "mem": memory or None}
+    _known_keys(given, ("cpus", "mem"), name)
+    cpus = cpulist.format(cpulist.parse(str(given["cpus"])))
+    mem = None
+    if given.get("mem") is not None:
+        mem = cpulist.format(cpulist.parse(str(given["mem"])))
     if not cpus or mem == "":
         raise Fault(f"the binding {given!r} names no CPUs or no nodes", "write cpus: 0-31")
-    return (cpus, mem), cpus + ("" if mem is None else f",mem={mem}")
-
-
-def _number_first(text: str) -> Tuple[Any, str]:
-    """ "8-node" as 8 and "node", "node-cpus-spread" as "node-cpus" and "spread"."""
-    first, _, last = text.rpartition("-")
-    return (int(first) if first.isdecimal() else first), last
+    return (cpus, mem), f"{cpus},mem={mem}" if mem else cpus
 
 
 def _at_least(least: int, count: Any) -> bool:
     return isinstance(count, int) and not isinstance(count, bool) and count >= least
 
 
-def known_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Refuse a key that is not known, with the nearest one that is."""
+def _known_keys(given: Mapping[str, Any], known: Sequence[str], name: str) -> None:
     for key in given:
         if key not in known:
-            raise Fault(f"{where} has an unknown key {key!r}", suggestion(str(key), known))
+            raise Fault(f"{name} has an unknown key {key!r}", suggestion(str(key), known))
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:

@@ -15,8 +15,11 @@ the contract, and a sentence "memory-POLICY" in `words.plan`.
 
 from __future__ import annotations
 
+import collections
 import functools
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import itertools
+from dataclasses import replace
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import cpulist
 from ..contract import (
@@ -29,67 +32,53 @@ from ..contract import (
     MemoryExpectation,
     MemoryPolicy,
     Reason,
+    Skip,
     reason,
     to_json,
 )
 from ..errors import Fault
+from ..words import units
 from . import grammar
 from .grammar import MOST_INSTANCES, ROOMIEST, Binding
 
 _ALIKE = 0.95  # of the most memory: a node's total lacks what firmware and kernel keep
-_SHARE_ON_NODE = 0.98  # of the pages of a memory policy that admits only these nodes
-_SHARE_POINTS = 5.0  # how far a node's share may be from an equal one under interleaving
 
 
 class Policy(NamedTuple):
     """A memory policy: what its proof expects on its nodes, and what room nodes have for it."""
 
-    expects: Callable[[str], MemoryExpectation]
+    expects: MemoryExpectation
     own_nodes: bool  # its pages never leave its nodes
     room: Callable[[Sequence[int]], int] = sum  # from the bytes that each of its nodes can hold
 
 
-def _recorded(nodes: str) -> MemoryExpectation:
-    return MemoryExpectation("outcome")
-
-
-def _within(nodes: str) -> MemoryExpectation:
-    return MemoryExpectation("required", "within", nodes, at_least=_SHARE_ON_NODE)
-
-
-def _equal_shares(nodes: str) -> MemoryExpectation:  # by pages, whatever the sizes of the nodes
-    return MemoryExpectation("required", "shares", nodes, within_points=_SHARE_POINTS)
-
-
+_RECORDED = MemoryExpectation("outcome")
+_WITHIN = MemoryExpectation("required", "within", at_least=0.98)
+_EVEN = MemoryExpectation("required", "shares", within_points=5.0)  # by pages, not by node sizes
 POLICIES: Dict[str, Policy] = {
-    "default": Policy(_recorded, own_nodes=False),
-    "preferred": Policy(_recorded, own_nodes=False),
-    "bind": Policy(_within, own_nodes=True),
+    "default": Policy(_RECORDED, own_nodes=False),
+    "preferred": Policy(_RECORDED, own_nodes=False),
+    "bind": Policy(_WITHIN, own_nodes=True),
     # Interleaving has room until its fullest node is full.
-    "interleave": Policy(_equal_shares, own_nodes=True, room=lambda b: len(b) * min(b)),
+    "interleave": Policy(_EVEN, own_nodes=True, room=lambda sizes: len(sizes) * min(sizes)),
 }
 
-
-class Found(NamedTuple):
-    """The cells of one binding, and what of it is skipped: its name there, and why."""
-
-    cells: List[Cell]
-    skipped: List[Tuple[str, Reason]]
-
-
+Found = Iterator[Union[Cell, Skip]]
 Resolver = Callable[[Host, Binding, Sequence[Cell]], Found]
 
 
 class Kind(NamedTuple):
     """How a binding is asked for and what it becomes.
 
-    ``form`` reads its argument; ``resolve`` gets the host, the binding and the baseline's cells.
+    ``form`` reads its argument; ``resolve`` gets the host, the binding and the baseline's cells,
+    and yields cells and skips.
     """
 
     form: Callable[[str, Any], grammar.Argument]
     resolve: Resolver
     per_node: bool = False  # each of its cells has the CPUs of one node
     needs_argument: bool = False
+    anywhere: bool = False  # also where the kernel shows no nodes with usable CPUs
 
 
 def of_node(cell: Cell) -> Optional[int]:
@@ -108,44 +97,42 @@ def any_cpus(host: Host) -> str:
 # --- a cell -----------------------------------------------------------------------------------
 
 
-def bound(
-    host: Host, cpus: Optional[Sequence[int]], policy: str, memory_nodes: Optional[Sequence[int]]
-) -> Bound:
-    """Return CPUs (None: no CPU policy) and a memory policy with what they must prove."""
+def bound(host: Host, cpus: Optional[Sequence[int]], policy: str, memory: Sequence[int]) -> Bound:
+    """Return CPUs (None: no CPU policy) and a policy on memory nodes with what they must prove."""
     listed = None if cpus is None else cpulist.format(cpus)
-    nodes = None if memory_nodes is None else cpulist.format(memory_nodes)
+    nodes = cpulist.format(memory) or None
+    expects = POLICIES[policy].expects
     where = CpuExpectation("outcome") if listed is None else CpuExpectation("required", listed)
     return Bound(
         cpus=listed,
         cpu_nodes=cpulist.format(host.nodes_of(host.usable if cpus is None else cpus)),
         memory=MemoryPolicy(policy, nodes),
-        expects=Expectation(POLICIES[policy].expects(nodes or ""), where),
+        expects=Expectation(replace(expects, nodes=nodes) if expects.rule else expects, where),
     )
 
 
 def _cell(
     host: Host,
     binding: Binding,
-    suffix: str,
+    suffix: Any,
     label: str,
     cpus: Optional[Sequence[int]],
     policy: str = "default",
-    memory_nodes: Optional[Sequence[int]] = None,
+    memory: Sequence[int] = (),
     **more: Any,
 ) -> Cell:
     """Return a cell without options, named by its binding and a suffix."""
-    made = bound(host, cpus, policy, memory_nodes)
-    distance = None
-    if memory_nodes is not None and len(memory_nodes) == 1 and made.cpu_nodes.isdecimal():
-        distance = host.distance(int(made.cpu_nodes), memory_nodes[0])
+    made = bound(host, cpus, policy, memory)
+    here, there = made.cpu_nodes, made.memory.nodes or ""
+    one_pair = here.isdecimal() and there.isdecimal()
     return Cell(
         **vars(made),
-        id=f"{binding.name}:{suffix}" if suffix else binding.name,
+        id=binding.name if suffix == "" else f"{binding.name}:{suffix}",
         binding=binding.name,
         label=label,
         cpu_order=None if cpus is None else _in_order(host.order(cpus)),
         threads=len(host.usable if cpus is None else cpus),
-        distance=distance,
+        distance=host.distance(int(here), int(there)) if one_pair else None,
         **more,
     )
 
@@ -242,10 +229,16 @@ def _nodes_meant(host: Host, binding: Binding) -> List[int]:
 # --- resolvers --------------------------------------------------------------------------------
 
 
+def _skip(binding: Binding, why: Reason, suffix: Any = None) -> Skip:
+    """Skip a binding, or the cell of it with this suffix."""
+    what = binding.text if suffix is None else f"{binding.name}:{suffix}"
+    return Skip(binding.name, what, why)
+
+
 def _unbound(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
     usable = any_cpus(host)
     note = reason("may-run-on", cpus=usable, count=len(cpulist.parse(usable)))
-    return Found([_cell(host, binding, "", "unbound", None, notes=(note,))], [])
+    yield _cell(host, binding, "", "unbound", None, notes=(note,))
 
 
 def _on_nodes(
@@ -257,56 +250,44 @@ def _on_nodes(
     label: str = "",
 ) -> Found:
     """CPUs of a node, memory by a policy on it; ``thread`` takes one hardware thread per core."""
-    cells: List[Cell] = []
-    skipped: List[Tuple[str, Reason]] = []
-    if binding.argument == ROOMIEST and roomiest(host) is None:
-        return Found([], [(binding.text, reason("no-roomiest-node"))])
     for node in _nodes_meant(host, binding):
         why = _why_no_cpus(host, node)
         if policy != "default":
             why = why or _why_no_memory(host, node)
-        if why:
-            if binding.argument is not None:
-                raise refuse(host, binding, why)
-            skipped.append((f"{binding.name}:{node}", why))
-            continue
-        cpus = host.cpus_of[node]
+        if why and binding.argument is not None:
+            raise refuse(host, binding, why)
+        cpus = host.cpus_of.get(node, [])
         if thread is not None:
             cpus = [core[thread] for core in host.cores_of(cpus) if len(core) > thread]
-        if not cpus:
-            skipped.append((f"{binding.name}:{node}", reason("no-second-thread", node=node)))
+        if why or not cpus:
+            yield _skip(binding, why or reason("no-second-thread", node=node), node)
             continue
-        memory = None if policy == "default" else [node]
-        title = f"{label or binding.name} {node}"
-        notes = _limits(host, node)
-        cells.append(_cell(host, binding, str(node), title, cpus, policy, memory, notes=notes))
-    return Found(cells, skipped)
+        memory = [] if policy == "default" else [node]
+        title, notes = f"{label or binding.name} {node}", _limits(host, node)
+        yield _cell(host, binding, node, title, cpus, policy, memory, notes=notes)
 
 
 def _remote(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
-    argument = binding.argument
-    if isinstance(argument, tuple):
-        why = _why_no_cpus(host, argument[0]) or _why_no_memory(host, argument[1])
+    asked = binding.argument
+    if isinstance(asked, tuple):
+        why = _why_no_cpus(host, asked[0]) or _why_no_memory(host, asked[1])
         if why:
             raise refuse(host, binding, why)
-        return Found([_pair(host, binding, *argument)], [])
-    pairs: List[Tuple[int, int]] = []
-    skipped: List[Tuple[str, Reason]] = []
+        yield _pair(host, binding, *asked)
+        return
+    made: List[Union[Cell, Skip]] = []
     for here in host.cpus_of:
         others = [n for n in host.memory_nodes if n != here]
         ranks = _ranks(host, here)
-        if argument is None:
-            pairs += [(here, there) for there in others]
-        elif argument == ROOMIEST:  # from there to the farthest, else to any
-            if here == roomiest(host) and others:
-                pairs.append((here, ranks.get("farthest", others)[0]))
-        elif argument in ranks:
-            pairs.append((here, ranks[argument][0]))
-        elif others:
-            skipped.append((binding.text, reason("distances-unknown", node=here)))
-    if not pairs and not skipped:
-        skipped.append((binding.text, _why_one_memory_node(host)))
-    return Found([_pair(host, binding, here, there) for here, there in pairs], skipped)
+        if asked == ROOMIEST:  # from there to the farthest, else to any
+            others = ranks.get("farthest", others)[:1] if here == roomiest(host) else []
+        elif asked is not None and others and asked not in ranks:
+            made.append(_skip(binding, reason("distances-unknown", node=here)))
+            continue
+        elif asked is not None:
+            others = ranks.get(asked, [])[:1]
+        made += [_pair(host, binding, here, there) for there in others]
+    yield from made or [_skip(binding, _why_one_memory_node(host))]
 
 
 def _ranks(host: Host, here: int) -> Dict[str, List[int]]:
@@ -322,19 +303,14 @@ def _ranks(host: Host, here: int) -> Dict[str, List[int]]:
     distances = [d for d in known.values() if d is not None]
     if not others or len(distances) < len(others):
         return {}
-    return {
-        rank: [n for n in others if known[n] == end]
-        for rank, end in (("nearest", min(distances)), ("farthest", max(distances)))
-    }
+    ends = {"nearest": min(distances), "farthest": max(distances)}
+    return {rank: [n for n in others if known[n] == end] for rank, end in ends.items()}
 
 
 def _pair(host: Host, binding: Binding, here: int, there: int) -> Cell:
     notes = list(_limits(host, here))
-    rank: List[str] = []
-    for name, nodes in _ranks(host, here).items():
-        if nodes[0] != there:
-            continue
-        rank.append(name)
+    ranks = {name: nodes for name, nodes in _ranks(host, here).items() if nodes[0] == there}
+    for name, nodes in ranks.items():
         if len(nodes) > 1:
             how = {"nearest": "near", "farthest": "far"}[name]
             alike = cpulist.format(nodes)
@@ -342,43 +318,31 @@ def _pair(host: Host, binding: Binding, here: int, there: int) -> Cell:
     own, other = host.distance(here, here), host.distance(here, there)
     if own is not None and other is not None and other <= own:
         notes.append(reason("impossible-distance", here=here, there=there, to=other, own=own))
-    suffix, label = f"{here}-{there}", f"remote {here}→{there}"
-    cpus = host.cpus_of[here]
-    return _cell(
-        host, binding, suffix, label, cpus, "bind", [there], rank=tuple(rank), notes=tuple(notes)
-    )
+    label, cpus = f"remote {here}→{there}", host.cpus_of[here]
+    more = {"rank": tuple(ranks), "notes": tuple(notes)}
+    return _cell(host, binding, f"{here}-{there}", label, cpus, "bind", [there], **more)
 
 
 def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    def cell(where: Any, cpus: Optional[List[int]]) -> Cell:
+        nodes = host.memory_nodes
+        return _cell(host, binding, where, f"interleave {where}", cpus, "interleave", nodes)
+
     if len(host.memory_nodes) < 2:
-        return Found([], [(binding.text, _why_one_memory_node(host))])
-    if binding.argument == ROOMIEST and roomiest(host) is None:
-        return Found([], [(binding.text, reason("no-roomiest-node"))])
-
-    def cell(where: str, cpus: Optional[List[int]]) -> Cell:
-        label = f"interleave {where}"
-        return _cell(host, binding, where, label, cpus, "interleave", host.memory_nodes)
-
-    if binding.argument == "all":
-        return Found([cell("all", None)], [])
-    if binding.argument is None and baselines:  # on the CPUs of what it is compared with
-        cells = []
+        yield _skip(binding, _why_one_memory_node(host))
+    elif binding.argument == "all":
+        yield cell("all", None)
+    elif binding.argument is None and baselines:  # on the CPUs of what it is compared with
         for base in baselines:
             node = of_node(base)
-            where = base.id if node is None else str(node)
-            numbers = None if base.cpus is None else cpulist.parse(base.cpus)
-            cells.append(cell("all" if base.binding == "unbound" else where, numbers))
-        return Found(cells, [])
-    found = Found([], [])
-    for node in _nodes_meant(host, binding):
-        why = _why_no_cpus(host, node)
-        if why and binding.argument is not None:
-            raise refuse(host, binding, why)
-        if why:
-            found.skipped.append((f"{binding.name}:{node}", why))
-        else:
-            found.cells.append(cell(str(node), host.cpus_of[node]))
-    return found
+            where = "all" if base.binding == "unbound" else base.id if node is None else node
+            yield cell(where, None if base.cpus is None else cpulist.parse(base.cpus))
+    else:
+        for node in _nodes_meant(host, binding):
+            why = _why_no_cpus(host, node)
+            if why and binding.argument is not None:
+                raise refuse(host, binding, why)
+            yield _skip(binding, why, node) if why else cell(node, host.cpus_of[node])
 
 
 def _cores(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
@@ -393,35 +357,27 @@ def _cores(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
         "few": sorted({1, max(1, node // 2), node, total}),
     }.get(asked, [asked])
     if asked == wanted[0] and asked > total:
-        raise Fault(
-            reason("binding-impossible", binding=binding.text,
-                   why=to_json(reason("too-few-cores", usable=total, count=asked))),
-            "ask for fewer, or for count: node",
-        )  # fmt: skip
-    found = Found([], [])
+        raise refuse(host, binding, reason("too-few-cores", usable=total, count=asked))
     for count in wanted:
         taken = _take_cores(host, cores_of, count, within)
         if isinstance(taken, Reason):
             # The name of a series would hide which of its numbers are meant.
-            what = binding.text if len(wanted) == 1 else f"{binding.name}:{count}-{within}"
-            found.skipped.append((what, taken))
+            yield _skip(binding, taken, None if len(wanted) == 1 else f"{count}-{within}")
             continue
-        cpus = [number for numbers in taken.values() for number in numbers]
+        per_node = collections.Counter(str(host.cpu[number].node) for number in taken)
         notes = [reason("one-thread-per-core")]
-        if len(taken) > 1:
-            notes.append(reason("cores-per-node", cores={str(n): len(c) for n, c in taken.items()}))
+        if len(per_node) > 1:
+            notes.append(reason("cores-per-node", cores=dict(per_node)))
         where = {"node": "one node", "socket": "one socket"}.get(within, within)
-        label = f"{count} core{'' if count == 1 else 's'}, {where}"
-        found.cells.append(
-            _cell(
-                host, binding, f"{count}-{within}", label, cpus, layout=within, notes=tuple(notes)
-            )
-        )
-    return found
+        label = f"{units.count(count, 'core')}, {where}"
+        more = {"layout": within, "notes": tuple(notes)}
+        yield _cell(host, binding, f"{count}-{within}", label, taken, **more)
 
 
-def _take_cores(host: Host, cores_of: Dict[int, List[int]], count: int, within: str) -> Any:
-    """Return the first threads of ``count`` cores by node, or the Reason why there are none."""
+def _take_cores(
+    host: Host, cores_of: Dict[int, List[int]], count: int, within: str
+) -> Union[List[int], Reason]:
+    """Return the first threads of ``count`` cores, or why there are none."""
     packages: Dict[Any, List[int]] = {}
     for node, numbers in sorted(cores_of.items()):
         packages.setdefault(host.cpu[numbers[0]].package, []).append(node)
@@ -433,39 +389,18 @@ def _take_cores(host: Host, cores_of: Dict[int, List[int]], count: int, within: 
         "packed": [order],
         "spread": [sorted(cores_of)],
     }[within]
+    if not groups:
+        return reason("cores-of-unknown-group", within=within)
     sizes = [sum(len(cores_of[n]) for n in nodes) for nodes in groups]
     for nodes, size in zip(groups, sizes):
         if size >= count:
-            take = _one_after_the_other if within == "packed" else _evenly
-            return take({n: cores_of[n] for n in nodes}, count)
-    if not groups:
-        return reason("cores-of-unknown-group", within=within)
+            if within == "packed":  # one node after the other
+                return [cpu for n in nodes for cpu in cores_of[n]][:count]
+            rounds = itertools.zip_longest(*(cores_of[n] for n in nodes))  # one of each in turn
+            return [cpu for row in rounds for cpu in row if cpu is not None][:count]
     if within in ("packed", "spread"):
         return reason("too-few-cores", usable=sizes[0], count=count)
     return reason("too-few-cores-within", within=within, count=count, largest=max(sizes))
-
-
-def _evenly(available: Dict[int, List[int]], count: int) -> Dict[int, List[int]]:
-    """Take ``count`` cores in rounds, one from each node that has one left."""
-    rounds = sorted(
-        (depth, place, node)
-        for place, (node, numbers) in enumerate(available.items())
-        for depth in range(len(numbers))
-    )
-    taken: Dict[int, List[int]] = {}
-    for depth, _, node in rounds[:count]:
-        taken.setdefault(node, []).append(available[node][depth])
-    return taken
-
-
-def _one_after_the_other(available: Dict[int, List[int]], count: int) -> Dict[int, List[int]]:
-    """Take ``count`` cores, all of a node before the first of the next."""
-    taken: Dict[int, List[int]] = {}
-    for node, numbers in available.items():
-        if count > 0:
-            taken[node] = numbers[:count]
-            count -= len(numbers)
-    return taken
 
 
 _LAYOUTS = {
@@ -477,7 +412,7 @@ _LAYOUTS = {
 
 
 def _instances(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
-    """Return one cell of several instances, each with CPUs and a memory policy of its own.
+    """One cell of several instances, each with CPUs and a memory policy of its own.
 
     The cell's own ``cpus`` are what they have together. ``ranges`` cuts the CPUs by their
     numbers, ``nodes`` gives each a node with its memory, ``spread`` a part of every node.
@@ -486,29 +421,32 @@ def _instances(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found
     whole = [n for n in host.cpus_of if n in host.memory_nodes]
     count = max(2, min(len(whole), MOST_INSTANCES)) if asked == "few" else asked
     numbers = sorted(host.usable)
+    why = None
     if over == "nodes" and len(whole) < count:
         why = reason("too-few-nodes-for-instances", nodes=len(whole), count=count)
-        return Found([], [(binding.text, why)])
-    if len(numbers) < count:
+    elif len(numbers) < count:
         why = reason("too-few-cpus-for-instances", cpus=len(numbers), count=count)
-        return Found([], [(binding.text, why)])
-    seats: List[Bound] = []
+    elif over == "spread" and max(map(len, host.cpus_of.values()), default=0) < count:
+        why = reason("no-cpu-for-each-instance", count=count)
+    if why:
+        yield _skip(binding, why)
+        return
+    each: List[Instance] = []
     for n in range(count):
-        node = whole[n * len(whole) // count] if over == "nodes" else None
-        cpus: Optional[List[int]] = {
-            "ranges": numbers[n * len(numbers) // count : (n + 1) * len(numbers) // count],
-            "nodes": host.cpus_of.get(node, []) if node is not None else [],
-            "spread": sorted(c for cpus in host.cpus_of.values() for c in cpus[n::count]),
-            "unbound": None,
-        }[over]
-        if cpus == []:
-            return Found([], [(binding.text, reason("no-cpu-for-each-instance", count=count))])
-        policy, memory = ("default", None) if node is None else ("bind", [node])
-        seats.append(bound(host, cpus, policy, memory))
-    together = sorted({cpu for seat in seats for cpu in cpulist.parse(seat.cpus or "")}) or None
+        cpus: Optional[List[int]] = None
+        memory: List[int] = []
+        if over == "nodes":
+            memory = [whole[n * len(whole) // count]]
+            cpus = host.cpus_of[memory[0]]
+        elif over == "ranges":
+            cpus = numbers[n * len(numbers) // count : (n + 1) * len(numbers) // count]
+        elif over == "spread":
+            cpus = sorted(c for its in host.cpus_of.values() for c in its[n::count])
+        one = bound(host, cpus, "bind" if over == "nodes" else "default", memory)
+        each.append(Instance(**vars(one), name=f"instance {n + 1}"))
+    together = sorted({cpu for one in each for cpu in cpulist.parse(one.cpus or "")}) or None
     label = f"{count} instances, {_LAYOUTS[over]}"
-    each = tuple(Instance(**vars(s), name=f"instance {n}") for n, s in enumerate(seats, 1))
-    return Found([_cell(host, binding, over, label, together, layout=over, instances=each)], [])
+    yield _cell(host, binding, over, label, together, layout=over, instances=tuple(each))
 
 
 def _explicit(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
@@ -526,15 +464,12 @@ def _explicit(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
                 f"cpus: {cpus}: CPUs {cpulist.format(bad)} {what}",
                 f"CPUs that may be used: {cpulist.format(host.usable) or 'none'}",
             )
-    nodes = None if mem is None else cpulist.parse(mem)
-    for node in nodes or []:
-        why = _why_no_memory(host, node)
-        if why:
-            raise refuse(host, binding, why)
-    label = f"CPUs {cpus}" + ("" if mem is None else f", memory {mem}")
-    policy = "default" if nodes is None else "bind"
-    suffix = binding.text.partition(":")[2]
-    return Found([_cell(host, binding, suffix, label, numbers, policy, nodes)], [])
+    nodes = cpulist.parse(mem or "")
+    for why in filter(None, (_why_no_memory(host, node) for node in nodes)):
+        raise refuse(host, binding, why)
+    label = f"CPUs {cpus}" + (f", memory {mem}" if mem else "")
+    suffix, policy = binding.text.partition(":")[2], "bind" if mem else "default"
+    yield _cell(host, binding, suffix, label, numbers, policy, nodes)
 
 
 def _node_kind(policy: str, **more: Any) -> Kind:
@@ -542,7 +477,7 @@ def _node_kind(policy: str, **more: Any) -> Kind:
 
 
 KINDS: Dict[str, Kind] = {
-    "unbound": Kind(grammar.nothing, _unbound),
+    "unbound": Kind(grammar.nothing, _unbound, anywhere=True),
     "local": _node_kind("bind"),
     "interleave": Kind(grammar.nodes_or_all, _interleave, per_node=True),
     "preferred": _node_kind("preferred"),
@@ -551,6 +486,6 @@ KINDS: Dict[str, Kind] = {
     "smt-siblings": _node_kind("bind", thread=1),
     "remote": Kind(grammar.pair, _remote, per_node=True),
     "cores": Kind(grammar.cores, _cores, needs_argument=True),
-    "cpus": Kind(grammar.cpu_list, _explicit, needs_argument=True),
-    "instances": Kind(grammar.instances, _instances, needs_argument=True),
+    "cpus": Kind(grammar.cpu_list, _explicit, needs_argument=True, anywhere=True),
+    "instances": Kind(grammar.instances, _instances, needs_argument=True, anywhere=True),
 }

@@ -11,6 +11,7 @@ from .. import cpulist, drivers
 from ..contract import (
     BASELINE,
     CELL,
+    CONTROL,
     SCHEMA,
     Case,
     CaseRequest,
@@ -32,7 +33,7 @@ from ..contract import (
 from ..errors import Fault, NotHere
 from ..paths import published
 from ..trial import settings as changes
-from . import resolve
+from . import kinds, resolve
 from .order import trial_order
 from .request import check
 
@@ -70,21 +71,12 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     tool, driver, cells, more = _prepare_with_a_tool(request, host, cells, found)
     unfit += more
     cells = [_with_differences(cell, cells) for cell in cells]
-    warnings = list(found.warnings)
-    if request.cases and cells and not any(cell.role == BASELINE for cell in cells):
-        warnings.append(reason("baseline-not-in-first-case", case=request.cases[0].name))
-    if request.control and cells:
-        twin = resolve.control(cells)
-        if twin:
-            first = next(i for i, cell in enumerate(cells) if cell.id == twin.baseline)
-            cells.insert(first + 1, twin)
-        else:
-            warnings.append(reason("no-control"))
+    twin = resolve.control(cells) if request.control else None
+    if twin:
+        first = next(n for n, cell in enumerate(cells) if cell.id == twin.baseline)
+        cells.insert(first + 1, twin)
     outlay = driver.outlay(cells) if cells else None
-    estimate = _sum([cell.timing for cell in cells], request.blocks)
-    if outlay:
-        estimate = replace(estimate, total_s=round(estimate.total_s + outlay.prepare_s, 3))
-    return Plan(
+    plan = Plan(
         schema=SCHEMA,
         request=request,
         tool=tool,
@@ -92,11 +84,20 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         skipped=(*found.skipped, *(Skip(c.binding, c.id, why, c.variant) for c, why in unfit)),
         resolved=_resolutions(request, found, cells, unfit),
         order=trial_order(cells, request.blocks, request.seed),
-        warnings=(*warnings, *_warnings(request, host, cells)),
-        estimate=estimate,
+        warnings=(),
+        estimate=_estimate(cells, request.blocks, outlay.prepare_s if outlay else 0.0),
         client=host.client,
         outlay=outlay,
     )
+    return replace(plan, warnings=(*found.warnings, *_warnings(plan, host)))
+
+
+def _estimate(cells: Sequence[Cell], blocks: int, once_s: float) -> Timing:
+    def total(name: str) -> float:
+        return blocks * float(sum(getattr(cell.timing, name) for cell in cells))
+
+    setup, warmup, measure = map(total, ("setup_s", "warmup_s", "measure_s"))
+    return Timing(*(round(s, 3) for s in (setup, warmup, measure, total("total_s") + once_s)))
 
 
 def _without_the_clients_cpus(request: Request, host: Host) -> Host:
@@ -120,23 +121,10 @@ def _needs_numactl(cell: Cell) -> bool:
     return any(one.numactl for one in (cell, *cell.instances))
 
 
-def _sum(timings: Sequence[Timing], blocks: int) -> Timing:
-    return Timing(
-        *(
-            round(blocks * sum(getattr(timing, name) for timing in timings), 3)
-            for name in ("setup_s", "warmup_s", "measure_s", "total_s")
-        )
-    )
-
-
 def settings(plan: Plan) -> Dict[str, List[str]]:
     """Return every host setting that any cell changes, with the values that it is given."""
-    return _settings(plan.cells)
-
-
-def _settings(cells: Sequence[Cell]) -> Dict[str, List[str]]:
     found: Dict[str, List[str]] = {}
-    for cell in cells:
+    for cell in plan.cells:
         for name, value in cell.changes.items():
             if value not in found.setdefault(name, []):
                 found[name].append(value)
@@ -278,7 +266,7 @@ class _Preparation:
         self.request = request
         self.host = host
         self.found = found
-        self.any_cpus = resolve.any_cpus(host)
+        self.any_cpus = kinds.any_cpus(host)
         self.unfit: List[Unfit] = []
         self.faults: List[Fault] = []
         self.ready: Dict[str, Cell] = {}
@@ -479,17 +467,21 @@ def differing(cell: Cell, base: Cell) -> Dict[str, Any]:
     return {name: mine.get(name) for name in names if mine.get(name) != its.get(name)}
 
 
-def _warnings(request: Request, host: Host, cells: Sequence[Cell]) -> List[Reason]:
+def _warnings(plan: Plan, host: Host) -> List[Reason]:
+    request, roles = plan.request, {cell.role for cell in plan.cells}
     warnings = []
-    if not cells:
+    if not plan.cells:
         warnings.append(reason("nothing-to-measure"))
-    elif request.blocks < FEWEST_BLOCKS and any(cell.baseline for cell in cells):
+    elif BASELINE not in roles and request.cases:
+        warnings.append(reason("baseline-not-in-first-case", case=request.cases[0].name))
+    if plan.cells and request.control and CONTROL not in roles:
+        warnings.append(reason("no-control"))
+    if request.blocks < FEWEST_BLOCKS and any(cell.baseline for cell in plan.cells):
         warnings.append(reason("too-few-blocks", blocks=request.blocks, fewest=FEWEST_BLOCKS))
     if len(host.nodes) == 1:
         warnings.append(reason("host-with-one-node"))
     elif len(host.memory_nodes) < 2:
         warnings.append(reason("host-with-one-memory-node"))
-    changed = _settings(cells)
-    if changed:
-        warnings.append(reason("changes-host", settings=changed))
+    if settings(plan):
+        warnings.append(reason("changes-host", settings=settings(plan)))
     return warnings

@@ -9,13 +9,8 @@ from .. import cpulist
 from ..contract import BASELINE, CONTROL, Bound, Cell, Host, Reason, Skip, reason
 from ..errors import Fault
 from . import grammar, kinds
-from .grammar import Binding
-from .kinds import KINDS, any_cpus
-
-__all__ = [
-    "Resolved", "any_cpus", "control", "first_touch_nodes", "key", "link", "parse", "resolve",
-    "room_bytes", "thread_count", "usable_cpus",
-]  # fmt: skip
+from .grammar import ROOMIEST, Binding
+from .kinds import KINDS
 
 NAMES = tuple(KINDS)
 
@@ -82,10 +77,9 @@ def resolve(
     ids: Dict[str, Key] = {}
     for binding in sorted(wanted, key=lambda b: b.text not in in_base):
         baselines = [cell for cell in kept.values() if cell.role == BASELINE]
-        found = _resolve_one(host, binding, baselines)
-        _note_skips(made, binding, found.skipped)
-        made.keys[binding.text] = [key(cell) for cell in found.cells]
-        for cell in found.cells:
+        found, skips = _found(made, host, binding, baselines)
+        made.skipped += skips
+        for cell in found:
             same = kept.get(key(cell))
             if same is None and ids.setdefault(cell.id, key(cell)) != key(cell):
                 made.skipped.append(Skip(cell.binding, cell.id, reason("name-taken")))
@@ -96,20 +90,18 @@ def resolve(
                 more = tuple(note for note in cell.notes if note not in same.notes)
                 kept[key(cell)] = replace(same, notes=same.notes + more)
             else:
-                why = reason("same-as", cell=same.id)
-                made.skipped.append(Skip(cell.binding, cell.id, why))
+                made.skipped.append(Skip(cell.binding, cell.id, reason("same-as", cell=same.id)))
     _keep_in_order(made, wanted, asked, kept)
     if isinstance(baseline, str):  # also a bare name that no binding has by itself
         made.keys.setdefault(baseline, [k for b in base for k in made.keys[b.text]])
-    for name in names:
-        _look_up(made, host, name, [cell for cell in made.cells if cell.role == BASELINE])
+    baselines = [cell for cell in made.cells if cell.role == BASELINE]
+    for binding in map(parse, names):
+        if binding.text not in made.keys:
+            try:
+                _found(made, host, binding, baselines)
+            except Fault as fault:
+                made.keys[binding.text], made.reasons[binding.text] = [], fault.reason
     return made
-
-
-def _note_skips(made: Resolved, binding: Binding, skipped: List[Tuple[str, Reason]]) -> None:
-    for cell, why in skipped:
-        made.skipped.append(Skip(binding.name, cell, why))
-        made.reasons.setdefault(binding.text, why)
 
 
 def _keep_in_order(
@@ -126,29 +118,28 @@ def _keep_in_order(
     ]
 
 
-def _look_up(made: Resolved, host: Host, name: Any, baselines: Sequence[Cell]) -> None:
-    """Note what a binding that is not measured for its own sake is on this host."""
-    binding = parse(name)
-    if binding.text in made.keys:
-        return
-    try:
-        found = _resolve_one(host, binding, baselines)
-    except Fault as fault:
-        made.keys[binding.text] = []
-        made.reasons[binding.text] = fault.reason
-        return
-    made.keys[binding.text] = [key(cell) for cell in found.cells]
-    for _, why in found.skipped[:1]:
-        made.reasons[binding.text] = why
-
-
-def _resolve_one(host: Host, binding: Binding, baselines: Sequence[Cell]) -> kinds.Found:
-    if host.cpus_of or binding.name in ("unbound", "cpus", "instances"):
-        return KINDS[binding.name].resolve(host, binding, baselines)
-    why = reason("no-usable-cpus")
-    if KINDS[binding.name].per_node and isinstance(binding.argument, tuple):  # nodes are named
-        raise kinds.refuse(host, binding, why)
-    return kinds.Found([], [(binding.text, why)])
+def _found(
+    made: Resolved, host: Host, binding: Binding, baselines: Sequence[Cell]
+) -> Tuple[List[Cell], List[Skip]]:
+    """Return the cells of a binding and what of it is skipped; note both under its spelling."""
+    kind, why = KINDS[binding.name], None
+    if not host.cpus_of and not kind.anywhere:
+        why = reason("no-usable-cpus")
+        if kind.per_node and isinstance(binding.argument, tuple):  # nodes are named
+            raise kinds.refuse(host, binding, why)
+    elif binding.argument == ROOMIEST and kinds.roomiest(host) is None:
+        why = reason("no-roomiest-node")
+    cells: List[Cell] = []
+    skipped = [Skip(binding.name, binding.text, why)] if why else []
+    for one in () if why else kind.resolve(host, binding, baselines):
+        if isinstance(one, Cell):
+            cells.append(one)
+        else:
+            skipped.append(one)
+    made.keys[binding.text] = [key(cell) for cell in cells]
+    for one in skipped[:1]:
+        made.reasons[binding.text] = one.reason
+    return cells, skipped
 
 
 def _baseline_bindings(wanted: List[Binding], baseline: Any) -> List[Binding]:
@@ -225,11 +216,6 @@ def thread_count(value: Any, host: Host, cpus: str) -> int:
         f"threads: {value!r} is not a number of threads",
         grammar.suggestion(str(value), ("all", "half", "cores")) + ", or a number from 1",
     )
-
-
-def usable_cpus(host: Host) -> str:
-    """Return the list of online CPUs that this process may use."""
-    return cpulist.format(host.usable)
 
 
 def first_touch_nodes(host: Host, cell: Bound) -> str:
