@@ -14,12 +14,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab.agent import collectors
-from numalab.agent.collectors import cpu, meminfo, numastat, perf, resctrl, vmstat
-from numalab.agent.errors import Fault
-from numalab.agent.trial import proof
+from cells import cell
+from numalab.agent import collectors, kernel
+from numalab.agent.collectors import (
+    cpu,
+    event_files,
+    meminfo,
+    numastat,
+    perf,
+    resctrl,
+    sampler,
+    vmstat,
+)
+from numalab.agent.collectors.snapshots import pairs
+from numalab.agent.contract import CollectorRequest, Row, to_json
+from numalab.agent.errors import Fault, NotHere
+from numalab.agent.rows import row as make_row
 
-CELL = {"cpus": None}
+CELL = cell()
+FORMULAS = event_files.groups_for(None)[0].formulas
+PERF, NO_PERF = CollectorRequest(interval_s=0), CollectorRequest(perf=False, interval_s=0)
 BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: bytearray(1 << 20)"
 
 
@@ -41,8 +55,8 @@ def busy():
 def let_work(pid, seconds):
     """Wait until a process has used that much CPU time since now."""
     hz = os.sysconf("SC_CLK_TCK")
-    began = proof.processes()[pid].ticks
-    while proof.processes()[pid].ticks - began < seconds * hz:
+    began = kernel.processes()[pid].ticks
+    while kernel.processes()[pid].ticks - began < seconds * hz:
         time.sleep(0.02)
 
 
@@ -58,9 +72,9 @@ def running(words):
 
 def rows_of(record, source):
     return {
-        (row["metric"], row["point"]): row
-        for row in collectors.metrics(record)
-        if row["source"] == source
+        (row.metric, row.point): row
+        for row in collectors.metrics(record, FORMULAS)
+        if row.source == source
     }
 
 
@@ -68,26 +82,26 @@ def rows_of(record, source):
 
 
 def test_a_real_collection(busy):
-    collection = collectors.start(CELL, busy, {"perf": True, "interval_s": 0.1})
+    collection = collectors.start(CELL, busy, CollectorRequest(interval_s=0.1))
     let_work(busy, 0.3)
     record = collection.stop()
     json.dumps(record)
     assert record["cpu"]["tree_s"] >= 0.3
     faults = rows_of(record, "vmstat")["pgfault", ""]
-    assert faults["value"] > 0 and faults["reason"] is None
+    assert faults.value > 0 and faults.reason is None
     assert record["disturbance"]["other_s"] >= 0
-    times = sorted({sample["t_s"] for sample in collectors.samples(record)})
+    times = sorted({sample.t_s for sample in collectors.samples(record)})
     assert len(times) >= 2
     assert record["self"]["sampling_cpu_s"] < record["cpu"]["elapsed_s"] / 4
-    for row in collectors.metrics(record):
-        assert row["value"] is not None or row["reason"], row
-        assert set(row) == {"metric", "value", "unit", "point", "x", "y", "reason", "source"}
+    for row in collectors.metrics(json.loads(json.dumps(record)), FORMULAS):
+        assert isinstance(row, Row)
+        assert row.value is not None or row.reason, row
 
 
 def test_the_agents_own_processes_are_not_named_as_others(busy):
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as warden:
         try:
-            collection = collectors.start(CELL, busy, {"perf": False})
+            collection = collectors.start(CELL, busy, NO_PERF)
             let_work(warden.pid, 0.2)
             others = collection.stop()["disturbance"]["busiest"]
         finally:
@@ -101,9 +115,9 @@ def test_numastat_counts_the_pages_that_a_process_touches():
     before = numastat.snapshot()
     held = b"x" * (64 << 20)
     time.sleep(1.1 if os.uname().release < "5.14" else 0)
-    rows = numastat.metrics(numastat.difference(before, numastat.snapshot()))
+    rows = numastat.metrics(pairs(before, numastat.snapshot()))
     assert len(held) >> 12 > 0
-    allocated = sum(row["value"] for row in rows if row["metric"] in ("numa_hit", "numa_miss"))
+    allocated = sum(row.value for row in rows if row.metric in ("numa_hit", "numa_miss"))
     assert allocated >= 32  # 16384 base pages, or 32 huge ones
 
 
@@ -111,27 +125,29 @@ def test_numastat_counts_the_pages_that_a_process_touches():
 def test_the_time_of_a_workload_that_ended_and_was_waited_for_is_known(with_perf):
     code = "input()\nimport time\nwhile time.process_time() < 0.5: pass"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
-    collection = collectors.start(CELL, child.pid, {"perf": with_perf})
+    collection = collectors.start(CELL, child.pid, PERF if with_perf else NO_PERF)
     child.communicate(b"\n")
     record = collection.stop()
-    assert 0.3 < rows_of(record, "cpu")["workload_cpu_time", ""]["value"] < 0.8
+    assert 0.3 < rows_of(record, "cpu")["workload_cpu_time", ""].value < 0.8
     assert record["disturbance"]["other_s"] is not None
 
 
 def test_without_perf_and_sampling_nothing_runs_meanwhile(busy):
-    collection = collectors.start(CELL, busy, {"perf": False})
+    collection = collectors.start(CELL, busy, NO_PERF)
     record = collection.stop()
-    assert record["perf"] is None and record["reasons"]["perf"] == "not asked for"
+    assert record["perf"] is None and record["reasons"]["perf"]["code"] == "not-asked-for"
     assert record["samples"] == [] and record["self"]["sampling_cpu_s"] is None
 
 
 def test_a_workload_that_is_gone_costs_only_its_own_values():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    record = collectors.start(CELL, child.pid, {"perf": True}).stop()
-    assert record["perf"] is None and "had ended" in record["reasons"]["perf"]
+    record = collectors.start(CELL, child.pid, PERF).stop()
+    assert (
+        record["perf"] is None and record["reasons"]["perf"]["code"] == "workload-gone-before-perf"
+    )
     row = rows_of(record, "cpu")["workload_cpu_time", ""]
-    assert row["value"] is None and "had ended" in row["reason"]
+    assert row.value is None and row.reason.code == "workload-had-ended"
     assert record["vmstat"]
 
 
@@ -155,18 +171,18 @@ def test_numastat_deltas_by_node_with_numbers_that_have_gaps(tmp_path):
     (tmp_path / nodes / "has_cpu").write_text("0,8\n")
     before = numastat.snapshot(root)
     make(tmp_path, {f"{nodes}/node8/numastat": NODE.format(100, 9)})
-    record = numastat.difference(before, numastat.snapshot(root))
+    record = pairs(before, numastat.snapshot(root))
     assert record["8"]["numa_hit"] == [80, 100]
-    values = {(row["metric"], row["x"]): row["value"] for row in numastat.metrics(record)}
+    values = {(row.metric, row.x): row.value for row in numastat.metrics(record)}
     assert values["numa_hit", 8.0] == 20 and values["numa_miss", 8.0] == 1
     assert values["numa_hit", 0.0] == 0
 
 
 def test_a_host_without_nodes_or_with_counting_off_says_so(tmp_path):
-    with pytest.raises(collectors.Unavailable, match="no NUMA nodes"):
+    with pytest.raises(NotHere, match="no NUMA nodes"):
         numastat.snapshot(str(tmp_path))
     make(tmp_path, {"proc/sys/vm/numa_stat": "0\n"})
-    with pytest.raises(collectors.Unavailable, match="vm.numa_stat is 0"):
+    with pytest.raises(NotHere, match="vm.numa_stat is 0"):
         numastat.snapshot(str(tmp_path))
 
 
@@ -174,26 +190,39 @@ def test_vmstat_keeps_what_matters_and_names_what_the_kernel_lacks(tmp_path):
     root = make(tmp_path, {"proc/vmstat": "nr_free_pages 5\npgfault 100\nnuma_pages_migrated 3\n"})
     before = vmstat.snapshot(root)
     make(tmp_path, {"proc/vmstat": "nr_free_pages 9\npgfault 150\nnuma_pages_migrated 3\n"})
-    record = vmstat.difference(before, vmstat.snapshot(root))
+    record = pairs(before, vmstat.snapshot(root))
     assert record == {"pgfault": [100, 150], "numa_pages_migrated": [3, 3]}
-    rows = {row["metric"]: row for row in vmstat.metrics(record)}
-    assert rows["pgfault"]["value"] == 50 and rows["numa_pages_migrated"]["value"] == 0
-    assert rows["compact_stall"]["value"] is None
-    assert "no such counter" in rows["compact_stall"]["reason"]
+    rows = {row.metric: row for row in vmstat.metrics(record)}
+    assert rows["pgfault"].value == 50 and rows["numa_pages_migrated"].value == 0
+    assert rows["compact_stall"].value is None
+    assert rows["compact_stall"].reason.code == "counter-not-known"
 
 
-def test_vmstat_gives_more_rows_where_the_kernel_counts_more_and_old_records_none():
+def test_vmstat_gives_more_rows_where_the_kernel_counts_more():
     record = {"pgfault": [1, 3], "workingset_refault_file": [5, 9], "drop_pagecache": [0, 1]}
-    rows = {row["metric"]: row["value"] for row in vmstat.metrics(record)}
+    rows = {row.metric: row.value for row in vmstat.metrics(record)}
     assert rows["workingset_refault_file"] == 4 and rows["drop_pagecache"] == 1
     assert "pswpout" not in rows and rows["pgscan_direct"] is None
-    old = [row["metric"] for row in vmstat.metrics(record, schema=1)]
-    assert old == list(vmstat.METRICS)
-    old = {row["metric"] for row in collectors.metrics({"schema": 1, "vmstat": record})}
-    assert "meminfo" not in old and "drop_pagecache" not in old
-    new = {row["metric"]: row for row in collectors.metrics({"schema": 2, "vmstat": record})}
-    assert new["meminfo"]["value"] is None and new["meminfo"]["reason"] == "it was not collected"
-    assert new["drop_pagecache"]["value"] == 1
+
+
+def test_what_was_not_collected_has_one_row_that_says_so():
+    rows = collectors.metrics({"reasons": {}, "vmstat": {"pgfault": [1, 3]}}, FORMULAS)
+    missing = {row.metric: row.reason.code for row in rows if row.source == row.metric}
+    assert missing == dict.fromkeys(
+        ("numastat", "meminfo", "cpu", "perf", "resctrl"), "not-collected"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"vmstat": {"pgfault": ["a", 3]}}, {"perf": {"events": [{}]}}, {"numastat": 5},
+     {"cpu": {}}, {"reasons": None}, {"resctrl": {"d": []}}],
+)  # fmt: skip
+def test_a_damaged_record_is_refused(damage):
+    with pytest.raises(Fault):
+        collectors.metrics({"reasons": {}, "disturbance": None, **damage}, FORMULAS)
+    with pytest.raises(Fault):
+        collectors.samples({"samples": [{"t_s": 1}]})
 
 
 MEMINFO = """Node {0} MemTotal:       2000000 kB
@@ -212,42 +241,42 @@ def test_meminfo_levels_by_node(tmp_path):
     before = meminfo.snapshot(root)
     assert before["8"]["Inactive(file)"] == 300 << 10 and set(before) == {"0", "8"}
     make(tmp_path, {f"{folder}/node8/meminfo": MEMINFO.format(8, 200, 800, 510)})
-    record = json.loads(json.dumps(meminfo.difference(before, meminfo.snapshot(root))))
-    rows = {(row["metric"], row["point"]): row for row in meminfo.metrics(record)}
-    values = {key[0]: row["value"] for key, row in rows.items() if key[1] == "node 8"}
+    record = json.loads(json.dumps(pairs(before, meminfo.snapshot(root))))
+    rows = {(row.metric, row.point): row for row in meminfo.metrics(record)}
+    values = {key[0]: row.value for key, row in rows.items() if key[1] == "node 8"}
     assert values == {
         "free_change": -800 << 10, "page_cache_change": 300 << 10, "anonymous_change": 500 << 10,
         "anonymous_huge_change": None, "free_before": 1000 << 10, "page_cache_before": 500 << 10,
     }  # fmt: skip
-    assert rows["free_change", "node 0"]["value"] == 0 and rows["free_change", "node 0"]["x"] == 0
-    assert "no AnonHugePages" in rows["anonymous_huge_change", "node 0"]["reason"]
-    assert all(row["unit"] == "B" and row["source"] == "meminfo" for row in rows.values())
-    with pytest.raises(collectors.Unavailable, match="no NUMA nodes"):
+    assert rows["free_change", "node 0"].value == 0 and rows["free_change", "node 0"].x == 0
+    assert "no AnonHugePages" in str(rows["anonymous_huge_change", "node 0"].reason)
+    assert all(row.unit == "B" and row.source == "meminfo" for row in rows.values())
+    with pytest.raises(NotHere, match="no NUMA nodes"):
         meminfo.snapshot(str(tmp_path / "nowhere"))
 
 
 def test_memory_by_node_is_sampled_from_the_start(tmp_path, busy):
     folder = "sys/devices/system/node"
     root = make(tmp_path, {f"{folder}/node4/meminfo": MEMINFO.format(4, 1000, 500, 10)})
-    collection = collectors.start(CELL, busy, {"perf": False, "interval_s": 0.02, "root": root})
+    collection = collectors.start(CELL, busy, CollectorRequest(perf=False, interval_s=0.02), root)
     let_work(busy, 0.1)
     make(tmp_path, {f"{folder}/node4/meminfo": MEMINFO.format(4, 700, 800, 10)})
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         time.sleep(0.05)
-        if any(row["value"] == 700 << 10 for row in collection._sampler._samples):
+        if any(row.value == 700 << 10 for row in collection._sampler._samples):
             break
     record = collection.stop()
-    series = [(row["t_s"], row["metric"], row["value"]) for row in record["samples"]
-              if row["point"] == "node 4" and row["source"] == "meminfo"]  # fmt: skip
+    series = [(row.t_s, row.metric, row.value) for row in collectors.samples(record)
+              if row.point == "node 4" and row.source == "meminfo"]  # fmt: skip
     assert series[:2] == [(0.0, "free", 1000 << 10), (0.0, "page_cache", 500 << 10)]
     assert series[-1][1:] == ("page_cache", 800 << 10) and series[-1][0] > 0.02
 
 
 def test_a_counter_that_is_no_number_costs_one_collector(tmp_path, busy):
     root = make(tmp_path, {"proc/vmstat": "pgfault many\n", "proc/stat": "cpu0 1 1 1 1 1 1 1 1\n"})
-    record = collectors.start(CELL, busy, {"perf": False, "root": root}).stop()
-    assert record["vmstat"] is None and "many" in record["reasons"]["vmstat"]
+    record = collectors.start(CELL, busy, NO_PERF, root).stop()
+    assert record["vmstat"] is None and record["reasons"]["vmstat"]["code"] == "vmstat-empty"
     assert record["cpu"] is not None
 
 
@@ -255,20 +284,20 @@ def test_disturbance_is_what_the_cells_cpus_did_beyond_the_tree():
     hz = os.sysconf("SC_CLK_TCK")
 
     def stat(pid, ticks, parent=1, children=0):
-        return proof.Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0)
+        return kernel.Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0, 0)
 
-    before = {
-        "at": 100.0,
-        "cpus": {0: [0] * 8, 1: [0] * 8, 2: [0] * 8},
-        "processes": {5: stat(5, 0), 6: stat(6, 0), 7: stat(7, hz)},
-    }
-    after = {
-        "at": 110.0,
-        "cpus": {0: [9 * hz, 0, 0, hz, 0, 0, 0, 0], 1: [4 * hz, 0, 0, 5 * hz, 0, 0, 0, hz],
-                 2: [10 * hz] + [0] * 7},
-        "processes": {5: stat(5, 8 * hz), 6: stat(6, 2 * hz, parent=5, children=hz),
-                      7: stat(7, 3 * hz), 8: stat(8, hz // 2)},
-    }  # fmt: skip
+    before = cpu.Snapshot(
+        100.0,
+        {0: [0] * 8, 1: [0] * 8, 2: [0] * 8},
+        {5: stat(5, 0), 6: stat(6, 0), 7: stat(7, hz)},
+    )
+    after = cpu.Snapshot(
+        110.0,
+        {0: [9 * hz, 0, 0, hz, 0, 0, 0, 0], 1: [4 * hz, 0, 0, 5 * hz, 0, 0, 0, hz],
+         2: [10 * hz] + [0] * 7},
+        {5: stat(5, 8 * hz), 6: stat(6, 2 * hz, parent=5, children=hz), 7: stat(7, 3 * hz),
+         8: stat(8, hz // 2)},
+    )  # fmt: skip
     record = cpu.difference(before, after, 5, "0-1", own=[8])
     assert record["tree_s"] == 11
     other = record["disturbance"]
@@ -278,9 +307,9 @@ def test_disturbance_is_what_the_cells_cpus_did_beyond_the_tree():
     two = cpu.difference(before, after, [5, 7], "0-1", own=[8])
     assert two["tree_s"] == 13 and two["disturbance"]["busiest"] == []
     assert cpu.difference(before, after, [5, 99], "0-1", own=[8])["tree_s"] is None
-    after["processes"][9] = stat(9, hz // 10)  # half a percent of the two CPUs: nobody's business
+    after.processes[9] = stat(9, hz // 10)  # half a percent of the two CPUs: nobody's business
     assert cpu.difference(before, after, 5, "0-1", own=[8])["disturbance"] == other
-    rows = {row["metric"]: row["value"] for row in cpu.metrics(record)}
+    rows = {row.metric: row.value for row in cpu.metrics(record)}
     assert rows["cpu_busy_share"] == pytest.approx(0.65)
     assert rows["cpu_steal_share"] == pytest.approx(0.05)
 
@@ -301,13 +330,13 @@ def test_resctrl_bytes_by_domain(tmp_path):
     assert set(before) == {"mon_L3_00", "mon_L3_01", "mon_L3_02/mon_sub_L3_02"}
     make(tmp_path, {f"{folder}/mon_L3_00/mbm_total_bytes": "5000\n"})
     make(tmp_path, {f"{folder}/mon_L3_00/mbm_local_bytes": "1900\n"})
-    rows = resctrl.metrics(resctrl.difference(before, resctrl.snapshot(root)))
-    found = {(row["metric"], row["point"]): row for row in rows}
-    assert found["mbm_remote_bytes", "mon_L3_00"]["value"] == 3000
-    assert found["mbm_total_bytes", "mon_L3_01"]["reason"] == "resctrl says Unavailable"
-    assert found["mbm_remote_bytes", "mon_L3_01"]["value"] is None
-    assert found["mbm_local_bytes", "mon_L3_02/mon_sub_L3_02"]["value"] is None
-    with pytest.raises(collectors.Unavailable, match="not mounted"):
+    rows = resctrl.metrics(pairs(before, resctrl.snapshot(root)))
+    found = {(row.metric, row.point): row for row in rows}
+    assert found["mbm_remote_bytes", "mon_L3_00"].value == 3000
+    assert found["mbm_total_bytes", "mon_L3_01"].reason.fields == {"word": "Unavailable"}
+    assert found["mbm_remote_bytes", "mon_L3_01"].value is None
+    assert found["mbm_local_bytes", "mon_L3_02/mon_sub_L3_02"].value is None
+    with pytest.raises(NotHere, match="not mounted"):
         resctrl.snapshot(str(tmp_path / "elsewhere"))
 
 
@@ -330,11 +359,11 @@ def fake_perf(tmp_path, monkeypatch):
 
 
 def why_no_perf(pid):
-    record = collectors.start(CELL, pid, {"perf": True}).stop()
+    record = collectors.start(CELL, pid, PERF).stop()
     assert record["perf"] is None
     (row,) = rows_of(record, "perf").values()
-    assert row["value"] is None and row["reason"] == record["reasons"]["perf"]
-    return row["reason"]
+    assert row.value is None and to_json(row.reason) == record["reasons"]["perf"]
+    return str(row.reason)
 
 
 def test_no_perf(monkeypatch, tmp_path, busy):
@@ -378,7 +407,7 @@ def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, tmp_path, bu
         "echo '1.0;msec;task-clock;1000;100.00;;' >&2\n"
     )
 
-    def attached(self, expected):
+    def attached(self, child, expected):
         while not deaf.exists():
             time.sleep(0.01)
 
@@ -397,16 +426,16 @@ def test_without_software_events_perf_counts_what_only_the_processor_knows(
 ):
     said = "5000;;instructions;900;100.00;;" if hardware else "<not supported>;;instructions;0;0;;"
     fake_perf(
-        f"case \"$*\" in *' -p '*) echo \"$*\" >> {tmp_path}/attached; sleep 0.3;; esac\n"
+        f'case "$*" in *\' -p \'*) echo "$*" >> {tmp_path}/attached; sleep 0.3;; esac\n'
         f"echo '1.0;msec;task-clock;1000;100.00;;' >&2; echo '{said}' >&2\n"
     )
-    monkeypatch.setattr(perf.Counting, "_wait_until_attached", lambda self, expected: None)
-    collection = collectors.start(CELL, busy, {"perf": True, "software_events": False})
+    monkeypatch.setattr(perf.Counting, "_wait_until_attached", lambda *_: None)
+    collection = collectors.start(CELL, busy, CollectorRequest(interval_s=0, software_events=False))
     time.sleep(0.5)
     rows = rows_of(collection.stop(), "perf")
-    assert rows["instructions", ""]["value"] == (5000 if hardware else None)
-    assert "many context switches" in rows["context_switches", ""]["reason"]
-    assert rows["ipc", ""]["reason"].endswith("has no value")
+    assert rows["instructions", ""].value == (5000 if hardware else None)
+    assert rows["context_switches", ""].reason.code == "software-event-spared"
+    assert rows["ipc", ""].reason.code == "counter-missing"
     if hardware:
         asked = (tmp_path / "attached").read_text()
         assert "instructions" in asked and "task-clock" not in asked
@@ -431,15 +460,15 @@ def test_a_perf_that_knows_no_json_is_read_as_csv(fake_perf):
     found = perf.availability(shutil.which("perf"), events)
     assert found.format == "csv" and found.useless is None
     assert found.reasons["task-clock"] is None and found.reasons["cycles"] is None
-    assert found.reasons["instructions"].startswith("not supported")
-    assert found.reasons["LLC-load-misses"].startswith("not counted")
+    assert found.reasons["instructions"].code == "event-not-supported"
+    assert found.reasons["LLC-load-misses"].code == "event-not-counted"
 
 
 def test_an_unknown_event_does_not_cost_the_others(fake_perf):
     fake_perf(OLD_PERF)
     found = perf.availability(shutil.which("perf"), ("task-clock", "no_such.event"))
     assert found.reasons["task-clock"] is None
-    assert found.reasons["no_such.event"] == "perf does not know this event here"
+    assert found.reasons["no_such.event"].code == "event-not-known"
 
 
 def test_real_perf_counts_the_workload_only(busy):
@@ -447,12 +476,12 @@ def test_real_perf_counts_the_workload_only(busy):
     if real is None:
         pytest.skip("perf is not installed")
     if perf.availability(real, ("task-clock",)).useless:
-        pytest.skip(perf.availability(real, ("task-clock",)).useless)
-    collection = collectors.start(CELL, busy, {"perf": True})
+        pytest.skip(str(perf.availability(real, ("task-clock",)).useless))
+    collection = collectors.start(CELL, busy, PERF)
     let_work(busy, 0.2)
     record = collection.stop()
     rows = rows_of(record, "perf")
-    assert 190 < rows["task_clock", ""]["value"] < 1100 * record["cpu"]["elapsed_s"]
+    assert 190 < rows["task_clock", ""].value < 1100 * record["cpu"]["elapsed_s"]
     assert "task-clock" in record["perf"]["raw"]
 
 
@@ -462,10 +491,10 @@ def test_perf_keeps_its_counts_when_the_workload_ends_first():
         pytest.skip("perf is not installed or not permitted")
     child = subprocess.Popen([sys.executable, "-c", "input(); bytearray(1 << 24)"],
                              stdin=subprocess.PIPE)  # fmt: skip
-    collection = collectors.start(CELL, child.pid, {"perf": True})
+    collection = collectors.start(CELL, child.pid, PERF)
     child.communicate(b"go\n")
     record = collection.stop()
-    assert rows_of(record, "perf")["task_clock", ""]["value"] > 0
+    assert rows_of(record, "perf")["task_clock", ""].value > 0
 
 
 def test_counts_marks_and_reasons():
@@ -477,17 +506,18 @@ def test_counts_marks_and_reasons():
         '{"counter-value" : "<not counted>", "unit" : "", "event" : "instructions", '
         '"event-runtime" : 0, "pcnt-running" : 0.00, "metric-value" : 0.0, "metric-unit" : ""}\n'
     )
-    first, second = perf.counts(text)
-    assert (first["event"], first["value"], first["user_only"]) == ("cycles", 5, True)
-    assert second["value"] is None and second["reason"].startswith("not counted")
-    events = [{**first, "name": "cycles", "unit": "count"},
-              {**second, "name": "instructions", "unit": "count"}]  # fmt: skip
-    rows = {row["metric"]: row for row in perf.metrics({"events": events, "groups": ["any"]})}
-    assert rows["cycles"]["value"] == 5
-    assert rows["cycles"]["reason"] == (
+    first, second = perf.counts(text).values()
+    assert (first.event, first.value, first.user_only) == ("cycles", 5, True)
+    assert second.value is None and second.why.code == "event-not-counted"
+    events = [{**to_json(first._asdict()), "name": "cycles", "unit": "count"},
+              {**to_json(second._asdict()), "name": "instructions", "unit": "count"}]  # fmt: skip
+    rows = {row.metric: row for row in perf.metrics({"events": events}, FORMULAS)}
+    assert rows["cycles"].value == 5
+    assert str(rows["cycles"].reason) == (
         "multiplexed: counted 43 % of the time and scaled; user space only"
     )
-    assert rows["ipc"]["value"] is None and "instructions has no value" in rows["ipc"]["reason"]
+    assert rows["ipc"].value is None and rows["ipc"].unit == "instructions/cycle"
+    assert str(rows["ipc"].reason) == "instructions has no value"
 
 
 # The event files
@@ -510,10 +540,10 @@ def test_counts_marks_and_reasons():
     ],
 )
 def test_a_processor_finds_its_own_group_and_no_other(processor, group):
-    assert [found.name for found in perf.groups_for(processor)] == ["any", group]
+    assert [found.name for found in event_files.groups_for(processor)] == ["any", group]
     matching = [
         other.name
-        for other in perf.groups()
+        for other in event_files.groups()
         if other.name != "any" and any(re.fullmatch(p, processor) for p in other.processors)
     ]
     assert matching == [group]
@@ -521,47 +551,96 @@ def test_a_processor_finds_its_own_group_and_no_other(processor, group):
 
 @pytest.mark.parametrize("processor", [None, "GenuineIntel-6-9E", "0x48-0xd01", "Loongson"])
 def test_a_processor_without_a_verified_event_gets_the_portable_ones(processor):
-    assert [found.name for found in perf.groups_for(processor)] == ["any"]
+    assert [found.name for found in event_files.groups_for(processor)] == ["any"]
 
 
 def test_the_processor_is_read_from_cpuinfo(tmp_path):
     x86 = "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nmodel name : E\n"
-    assert perf.processor(make(tmp_path / "a", {"proc/cpuinfo": x86})) == "AuthenticAMD-25-11"
+    assert (
+        event_files.processor(make(tmp_path / "a", {"proc/cpuinfo": x86})) == "AuthenticAMD-25-11"
+    )
     arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xD0C\n"
-    assert perf.processor(make(tmp_path / "b", {"proc/cpuinfo": arm})) == "0x41-0xd0c"
-    assert perf.processor(str(tmp_path / "c")) is None
+    assert event_files.processor(make(tmp_path / "b", {"proc/cpuinfo": arm})) == "0x41-0xd0c"
+    assert event_files.processor(str(tmp_path / "c")) is None
 
 
 def test_every_event_file_reads_and_its_formulas_use_its_own_or_portable_names():
-    portable = {event.name for event in perf.groups_for(None)[0].events}
-    for group in perf.groups():
+    portable = {event.name for event in event_files.groups_for(None)[0].events}
+    for group in event_files.groups():
         own = {event.name for event in group.events}
         assert group.processors and own and group.notes
         assert group.name == "any" or not own & portable
         values = dict.fromkeys(own | portable, 2.0)
-        for metric in group.metrics:
-            value, reason = perf.evaluate(metric.formula, values)
+        for text in group.formulas.values():
+            value, reason = event_files.evaluate(text.partition(" ")[2], values)
             assert value is not None, reason
     files = importlib.resources.files(collectors).joinpath("events")
-    assert len(perf.groups()) == sum(f.name.endswith(".txt") for f in files.iterdir()) - 1
+    assert len(event_files.groups()) == sum(f.name.endswith(".txt") for f in files.iterdir()) - 1
 
 
 def test_a_damaged_event_file_names_the_line():
     with pytest.raises(Fault, match="line 3"):
-        perf.parse_group("x", "PROCESSORS\n.*\ntwo words\n")
+        event_files.parse_group("x", "PROCESSORS\n.*\ntwo words\n")
     with pytest.raises(Fault, match="line 2"):
-        perf.parse_group("x", "EVENTS\ncycles cycles\n")
+        event_files.parse_group("x", "EVENTS\ncycles cycles\n")
 
 
-@pytest.mark.parametrize("formula", ["__import__('os')", "a ** 2", "a.b", "(a", "-a", "'x' * 3"])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "__import__('os')",
+        "a ** 2",
+        "a.b",
+        "(a",
+        "-a",
+        "'x' * 3",
+        "True",
+        "1" * 400,
+        "a+" * 300 + "a",
+    ],
+)
 def test_a_formula_is_arithmetic_and_nothing_else(formula):
     with pytest.raises(Fault):
-        perf.evaluate(formula, {"a": 1.0})
+        event_files.evaluate(formula, {"a": 1.0})
 
 
 def test_a_formula_over_nothing_has_no_value():
-    assert perf.evaluate("a / (a + b)", {"a": 0.0, "b": 0.0})[0] is None
-    assert perf.evaluate("a / b", {"a": 1.0, "b": None}) == (None, "b has no value")
+    assert event_files.evaluate("a / (a + b)", {"a": 0.0, "b": 0.0})[0] is None
+    assert str(event_files.evaluate("a / b", {"a": 1.0, "b": None})[1]) == "b has no value"
+
+
+def test_a_formula_whose_value_is_no_number_has_none():
+    value, reason = event_files.evaluate("a * 1e300", {"a": 1e300})
+    assert value is None and reason.code == "formula-too-large"
+
+
+def test_the_formulas_of_a_run_outlive_its_event_files(tmp_path):
+    files = {"proc/cpuinfo": "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 85\n"}
+    recorded = collectors.formulas(make(tmp_path, files))
+    assert recorded["ipc"] == "instructions/cycle instructions / cycles"
+    assert recorded["remote_dram_share"].startswith("share remote_dram / ")
+    names = {"local_dram": 30, "remote_dram": 10, "cycles": 2, "instructions": 3}
+    events = [
+        {"event": name, "name": name, "unit": "count", "value": value, "why": None,
+         "running_percent": 100.0, "user_only": False}
+        for name, value in names.items()
+    ]  # fmt: skip
+    rows = {row.metric: row for row in perf.metrics({"events": events}, recorded)}
+    assert rows["remote_dram_share"].value == 0.25 and rows["ipc"].value == 1.5
+    old = {"ipc": "cycles/instruction cycles / instructions"}
+    rows = {row.metric: row for row in perf.metrics({"events": events}, old)}
+    assert rows["ipc"].value == pytest.approx(2 / 3) and rows["ipc"].unit == "cycles/instruction"
+    assert "remote_dram_share" not in rows
+
+
+def test_several_instances_are_counted_each_by_itself():
+    events = [{"name": "cycles", "unit": "count", "value": 5, "why": None,
+               "running_percent": 100.0, "user_only": False}]  # fmt: skip
+    record = {"instances": {"a": {"events": events}, "b": {"events": events}}}
+    rows = perf.metrics(record, {"per_cycle": "1 cycles / cycles"})
+    assert [(row.metric, row.point, row.x) for row in rows] == [
+        ("cycles", "a", 0.0), ("per_cycle", "a", 0.0), ("cycles", "b", 1.0), ("per_cycle", "b", 1.0)
+    ]  # fmt: skip
 
 
 # Calibration
@@ -588,7 +667,7 @@ def test_an_event_that_tells_local_from_remote_is_usable():
 )
 def test_one_that_does_not_is_unusable_and_says_why(local, remote, why):
     judged = perf.calibrate(local, remote)
-    assert judged["usable"] is False and why in judged["reason"]
+    assert judged["usable"] is False and why in str(judged["reason"])
 
 
 COUNT = st.floats(0, 1e15)
@@ -605,11 +684,11 @@ def test_calibration_needs_both_shares(a, b, c, d):
 def test_the_sampler_stays_off_the_cells_cpus():
     mine = sorted(os.sched_getaffinity(0))
     if len(mine) > 1:
-        assert collectors.aside(str(mine[0])) == mine[1:]
-    assert collectors.aside(",".join(map(str, mine))) is None
-    assert collectors.aside(None) is None
+        assert sampler.other_cpus(str(mine[0])) == mine[1:]
+    assert sampler.other_cpus(",".join(map(str, mine))) is None
+    assert sampler.other_cpus(None) is None
 
 
 def test_a_row_without_value_must_say_why():
     with pytest.raises(ValueError):
-        collectors.row("perf", "cycles", None, "count")
+        make_row("cycles", None, "count", source="perf")
