@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import List, Optional, Type
 
 from . import VERSION
-from .contract import SCHEMA, Plan, Request, T, dumps, from_json, to_json
+from .contract import SCHEMA, Plan, Request, T, from_json, to_json
 from .errors import Fault
 
 
@@ -113,25 +113,20 @@ def _read(kind: Type[T], path: Path, what: str) -> T:
     return from_json(kind, data, f"the {what}")
 
 
-def _host(options: argparse.Namespace) -> None:
-    from .host import describe, state, topology
+def _columns() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
 
-    shape = topology.read(options.root)
-    now = state.read(options.root)
-    if options.json:
-        emulated, why = state.emulated(shape, now)
-        record = {"schema": SCHEMA, "emulated": emulated, "emulated_why": why}
-        print(dumps({**record, "topology": shape, "state": now}))
-    else:
-        tools = describe.tools() if options.root == "/" else []
-        print(describe.text(shape, now, tools, shutil.get_terminal_size((100, 24)).columns))
+
+def _host(options: argparse.Namespace) -> None:
+    from .host import describe
+
+    print(describe.run(options.root, options.json, _columns()))
 
 
 def _doctor(options: argparse.Namespace) -> int:
     from .host import doctor
 
-    columns = shutil.get_terminal_size((100, 24)).columns
-    output, status = doctor.run(options.root, options.ignore, options.json, columns)
+    output, status = doctor.run(options.root, options.ignore, options.json, _columns())
     print(output)
     return status
 
