@@ -1,37 +1,61 @@
-"""The placement proof: what counts as the workload's memory, what is judged, what is not proven."""
+"""The proof: what counts as the workload's memory, what is judged, what is not proven."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numalab.agent import kernel
+from numalab.agent.contract import (
+    Cell,
+    CpuExpectation,
+    CpuProof,
+    Expectation,
+    Instance,
+    MemoryExpectation,
+    MemoryPolicy,
+    MemoryProof,
+    Proof,
+    dumps,
+    from_json,
+    reason,
+)
 from numalab.agent.errors import Fault
-from numalab.agent.trial import proof as placement
+from numalab.agent.trial import proof as proving
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-TWO_NODES = {"nodes": [{"node": 0, "memory_bytes": 1 << 30}, {"node": 1, "memory_bytes": 1 << 30}]}
-ONE_NODE = {"nodes": [{"node": 0, "memory_bytes": 1 << 30}]}
-ANYWHERE = {"proof": "outcome"}
+ANYWHERE = MemoryExpectation("outcome")
+
+
+def nodes(count):
+    return SimpleNamespace(one_visible_node=count == 1)
+
+
+TWO_NODES, ONE_NODE = nodes(2), nodes(1)
 
 
 def within(nodes, at_least=0.98):
-    return {"proof": "required", "rule": "within", "nodes": nodes, "at_least": at_least}
+    return MemoryExpectation("required", "within", nodes, at_least=at_least)
 
 
-def spread(nodes, points=5):
-    return {"proof": "required", "rule": "shares", "nodes": nodes, "within_points": points}
+def spread(nodes, points=5.0):
+    return MemoryExpectation("required", "shares", nodes, within_points=points)
 
 
-def cell(memory=ANYWHERE, cpus=None):
-    wanted = {"proof": "required", "cpus": cpus} if cpus else ANYWHERE
-    return {"expects": {"memory": memory, "cpus": wanted}}
+def cell(memory=ANYWHERE, cpus=None, threads=1):
+    wanted = CpuExpectation("required" if cpus else "outcome", cpus)
+    expects = Expectation(memory, wanted)
+    return Cell(None, "0", MemoryPolicy("default"), expects, id="a", threads=threads)
 
 
 class Host:
@@ -59,12 +83,12 @@ class Host:
         return f"{pid} ({name}) " + " ".join(map(str, fields)) + "\n"
 
     def prove(self, pid, wanted, **more):
-        return placement.prove(pid, wanted, TWO_NODES, proc=str(self.root), **more)
+        return proving.prove(pid, wanted, TWO_NODES, proc=str(self.root), **more)
 
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "_huge_page_bytes", lambda: 0)
+    monkeypatch.setattr(kernel, "huge_page_bytes", lambda: 0)
     return Host(tmp_path)
 
 
@@ -85,41 +109,42 @@ FILE = (
 def test_membind_that_held_is_verified(host):
     host.process(10, anon({0: 990, 1: 10}))
     proof = host.prove(10, cell(within("0"), "0-3"))
-    assert proof["ok"] is True and proof["reason"] is None
-    assert proof["memory"]["pages_bytes"] == {"0": 990 * 4096, "1": 10 * 4096}
-    assert proof["memory"]["shares"] == {"0": 0.99, "1": 0.01}
-    assert proof["memory"]["anonymous_bytes"] == 1000 * 4096
-    assert proof["memory"]["source"] == "numa_maps"
-    assert placement.grade([proof, proof], cell(), TWO_NODES) == ("verified", None)
+    assert proof.ok is True and proof.reason is None
+    assert proof.memory.pages_bytes == {0: 990 * 4096, 1: 10 * 4096}
+    assert proof.memory.shares == {0: 0.99, 1: 0.01}
+    assert proof.memory.anonymous_bytes == 1000 * 4096
+    assert proof.memory.source == "numa_maps"
+    assert proving.grade([proof, proof], TWO_NODES) == ("verified", None)
 
 
 def test_membind_that_did_not_hold_is_an_error_that_says_where_the_pages_are(host):
     host.process(10, anon({0: 880, 1: 120}))
     proof = host.prove(10, cell(within("0")))
-    assert proof["ok"] is False
-    assert proof["reason"] == "12 % of 4 MiB on node 1, not 0"
-    assert placement.grade([proof], cell(), TWO_NODES) == ("error", proof["reason"])
+    assert proof.ok is False
+    assert str(proof.reason) == "12 % of 3.9 MiB on node 1, not 0"
+    assert proving.grade([proof], TWO_NODES) == ("error", proof.reason)
 
 
 def test_a_look_at_less_than_half_of_the_memory_is_known_as_such(host):
     host.process(10, anon({0: 100}))
     proof = host.prove(10, cell(within("0")))
-    assert proof["memory"]["resident_bytes"] is None
-    assert placement.seen_in_part(proof, 1 << 30) is None  # how much there was is not known
+    assert proof.memory.resident_bytes is None
+    assert proving.seen_in_part(proof, 1 << 30) is None  # how much there was is not known
     (host.root / "10" / "status").write_text("Name:\tx\nVmHWM:\t9999 kB\nVmRSS:\t    1024 kB\n")
     proof = host.prove(10, cell(within("0")))
-    assert proof["memory"]["resident_bytes"] == 1 << 20
-    assert placement.seen_in_part(proof, 2 << 20) is None
-    assert placement.seen_in_part(proof, None) is None
-    said = placement.seen_in_part(proof, 63 << 20)
-    assert said == "it was seen with 1 MiB and came to hold 63 MiB"
+    assert proof.memory.resident_bytes == 1 << 20
+    assert proving.seen_in_part(proof, 2 << 20) is None
+    assert proving.seen_in_part(proof, None) is None
+    said = proving.seen_in_part(proof, 63 << 20)
+    assert said == reason("seen-in-part", seen=1 << 20, peak=63 << 20)
+    assert str(said) == "it was seen with 1.0 MiB and came to hold 63.0 MiB"
 
 
 def test_the_tolerance_is_the_cells_own(host):
     host.process(10, anon({0: 880, 1: 120}))
-    assert host.prove(10, cell(within("0", at_least=0.88)))["ok"] is True
-    assert host.prove(10, cell(within("0", at_least=0.881)))["ok"] is False
-    assert host.prove(10, cell(within("0-1")))["ok"] is True
+    assert host.prove(10, cell(within("0", at_least=0.88))).ok is True
+    assert host.prove(10, cell(within("0", at_least=0.881))).ok is False
+    assert host.prove(10, cell(within("0-1"))).ok is True
 
 
 @pytest.mark.parametrize(
@@ -127,54 +152,54 @@ def test_the_tolerance_is_the_cells_own(host):
 )
 def test_interleave_holds_within_its_points(host, pages, ok):
     host.process(10, anon(dict(enumerate(pages))))
-    assert host.prove(10, cell(spread("0-1")))["ok"] is ok
+    assert host.prove(10, cell(spread("0-1"))).ok is ok
 
 
 def test_interleave_counts_pages_outside_and_nodes_without_any(host):
     host.process(10, anon({0: 50_000, 1: 50_000, 2: 20_000}))
-    assert host.prove(10, cell(spread("0-1")))["ok"] is False
+    assert host.prove(10, cell(spread("0-1"))).ok is False
     host.process(20, anon({0: 50_000}))
     proof = host.prove(20, cell(spread("0-1")))
-    assert proof["ok"] is False and "on node 0, not 50 %" in proof["reason"]
+    assert proof.ok is False and "on node 0, not 50 %" in str(proof.reason)
 
 
 def test_few_pages_need_not_be_spread_evenly_but_must_be_spread(host):
     host.process(10, anon({0: 40, 1: 24}))
     host.process(20, anon({0: 64}))
-    assert host.prove(10, cell(spread("0-1")))["ok"] is True
-    assert host.prove(20, cell(spread("0-1")))["ok"] is False
+    assert host.prove(10, cell(spread("0-1"))).ok is True
+    assert host.prove(20, cell(spread("0-1"))).ok is False
 
 
 @pytest.mark.parametrize("huge, ok", [(0, False), (2 << 20, True)])
 def test_transparent_huge_pages_are_spread_one_by_one(host, monkeypatch, huge, ok):
     """Nine of them on eight nodes: one node has two, whatever the policy."""
-    monkeypatch.setattr(placement, "_huge_page_bytes", lambda: huge)
+    monkeypatch.setattr(kernel, "huge_page_bytes", lambda: huge)
     host.process(10, anon({0: 1024, **dict.fromkeys(range(1, 8), 512)}))
-    assert host.prove(10, cell(spread("0-7")))["ok"] is ok
+    assert host.prove(10, cell(spread("0-7"))).ok is ok
     host.process(20, anon({0: 1024}))
-    assert host.prove(20, cell(spread("0-1")))["ok"] is False
+    assert host.prove(20, cell(spread("0-1"))).ok is False
 
 
 @pytest.mark.parametrize("huge, ok", [(0, False), (2 << 20, True)])
 def test_a_tools_own_buffers_may_be_of_huge_pages_too(host, monkeypatch, huge, ok):
-    monkeypatch.setattr(placement, "_huge_page_bytes", lambda: huge)
+    monkeypatch.setattr(kernel, "huge_page_bytes", lambda: huge)
     host.process(10, anon({0: 1}))
     six = {"0": 4 << 20, "1": 4 << 20, "2": 2 << 20, "3": 2 << 20}
-    wanted = {**cell(spread("0-3")), "threads": 2}
-    assert host.prove(10, wanted, buffers=six)["ok"] is ok
-    assert host.prove(10, wanted, buffers={"0": 12 << 20})["ok"] is False
+    wanted = cell(spread("0-3"), threads=2)
+    assert host.prove(10, wanted, buffers=six).ok is ok
+    assert host.prove(10, wanted, buffers={"0": 12 << 20}).ok is False
 
 
 def test_huge_pages_weigh_what_they_hold(host):
     maps = anon({0: 10}) + anon({1: 10}, size_kb=2048, start="7f1000000000", extra=" huge")
     host.process(10, maps)
     proof = host.prove(10, cell(within("1")))
-    assert proof["memory"]["pages_bytes"] == {"0": 10 * 4096, "1": 10 * 2 << 20}
-    assert proof["ok"] is True
+    assert proof.memory.pages_bytes == {0: 10 * 4096, 1: 10 * 2 << 20}
+    assert proof.ok is True
 
 
 def test_transparent_huge_pages_come_as_base_pages():
-    mappings, _ = placement.workload_mappings(anon({0: 512}))
+    mappings, _ = proving.workload_mappings(anon({0: 512}))
     assert mappings[0].bytes_by_node == {0: 2 << 20}
 
 
@@ -185,9 +210,9 @@ def test_pages_of_files_do_not_count_but_written_copies_do(host):
         "7e3000000000 default file=/bin/x anon=2 dirty=2 mapped=6 N0=3 N1=3 kernelpagesize_kB=4\n"
     )
     host.process(10, FILE + written + all_written + mixed)
-    memory = host.prove(10, cell())["memory"]
-    assert memory["pages_bytes"] == {"0": 4 * 4096, "1": 3 * 4096}
-    assert memory["mixed_bytes"] == 2 * 4096
+    memory = host.prove(10, cell()).memory
+    assert memory.pages_bytes == {0: 4 * 4096, 1: 3 * 4096}
+    assert memory.mixed_bytes == 2 * 4096
 
 
 @pytest.mark.parametrize(
@@ -202,7 +227,7 @@ def test_pages_of_files_do_not_count_but_written_copies_do(host):
 )
 def test_shared_memory_is_workload_memory(name):
     line = f"7f0000000000 default file={name} dirty=8 active=0 N1=8 kernelpagesize_kB=4\n"
-    mappings, mixed = placement.workload_mappings(line)
+    mappings, mixed = proving.workload_mappings(line)
     assert [mapping.bytes_by_node for mapping in mappings] == [{1: 8 * 4096}] and mixed == 0
 
 
@@ -211,9 +236,9 @@ def test_a_shared_segment_counts_once_in_a_tree_and_private_memory_in_each(host)
     segment += "kernelpagesize_kB=4\n"
     host.process(10, anon({0: 5}) + segment.format(100))
     host.process(11, anon({0: 7}) + segment.format(60), parent=10)
-    memory = host.prove(10, cell())["memory"]
-    assert memory["pages_bytes"] == {"0": 12 * 4096, "1": 100 * 4096}
-    assert memory["processes"] == 2
+    memory = host.prove(10, cell()).memory
+    assert memory.pages_bytes == {0: 12 * 4096, 1: 100 * 4096}
+    assert memory.processes == 2
 
 
 def test_the_tree_has_descendants_and_those_that_left_for_init(host):
@@ -222,131 +247,129 @@ def test_the_tree_has_descendants_and_those_that_left_for_init(host):
     host.process(12, anon({1: 50}), parent=11, session=11)
     host.process(13, anon({1: 100}), parent=1, session=10)  # a daemon of the same session
     host.process(99, anon({1: 9999}))
-    assert placement.tree(10, placement.processes(str(host.root))) == [10, 11, 12, 13]
+    assert kernel.tree(10, kernel.processes(str(host.root))) == [10, 11, 12, 13]
     proof = host.prove(10, cell(within("0")))
-    assert proof["ok"] is False and proof["memory"]["shares"] == {"0": 0.333333, "1": 0.666667}
+    assert proof.ok is False and proof.memory.shares == {0: 0.333333, 1: 0.666667}
 
 
 def test_a_child_that_vanishes_is_passed_over_and_the_root_is_not(host, monkeypatch):
     host.process(10, anon({0: 100}))
     host.process(11, anon({1: 50}), parent=10)
-    read = placement._read
+    read = kernel.read
 
     def vanishing(gone):
-        def reading(path):
+        def reading(path, *limit):
             if path.endswith(f"/{gone}/numa_maps"):
                 shutil.rmtree(host.root / str(gone))
-            return read(path)
+            return read(path, *limit)
 
         return reading
 
-    monkeypatch.setattr(placement, "_read", vanishing(11))
+    monkeypatch.setattr(kernel, "read", vanishing(11))
     proof = host.prove(10, cell(within("0")))
-    assert proof["ok"] is True and proof["memory"]["processes"] == 1
-    monkeypatch.setattr(placement, "_read", vanishing(10))
+    assert proof.ok is True and proof.memory.processes == 1
+    monkeypatch.setattr(kernel, "read", vanishing(10))
     proof = host.prove(10, cell(within("0")))
-    assert proof["ok"] is None and proof["absent"] is True
-    assert proof["reason"] == "process 10 has ended"
+    assert proof.ok is None and proof.absent is True
+    assert proof.reason == reason("process-ended", pid=10)
 
 
 def test_what_cannot_be_read_is_unproven(host, monkeypatch):
     host.process(10, maps=None)
     proof = host.prove(10, cell(within("0")))
-    assert proof["ok"] is None and "CONFIG_NUMA" in proof["reason"]
-    assert placement.grade([proof], cell(), TWO_NODES)[0] == "unverified"
+    assert proof.ok is None and proof.reason.code == "no-numa-maps"
+    assert proving.grade([proof], TWO_NODES)[0] == "unverified"
 
-    def refused(path):
+    def refused(path, *limit):
         if path.endswith("numa_maps"):
             raise PermissionError(13, "Permission denied", path)
-        return read(path)
+        return read(path, *limit)
 
-    read = placement._read
-    monkeypatch.setattr(placement, "_read", refused)
+    read = kernel.read
+    monkeypatch.setattr(kernel, "read", refused)
     proof = host.prove(10, cell(within("0")))
-    assert proof["ok"] is None and "no permission" in proof["reason"]
-    assert placement.grade([proof], cell(), ONE_NODE)[0] == "unverified"
+    assert proof.ok is None and proof.reason.code == "numa-maps-forbidden"
+    assert proving.grade([proof], ONE_NODE)[0] == "unverified"
 
 
 def test_a_line_that_is_not_numa_maps_is_unproven(host):
     host.process(10, anon({0: 5}) + "7f00 default gibberish N0=5\n")
     proof = host.prove(10, cell(within("0")))
-    assert proof["ok"] is None and "gibberish" in proof["reason"]
+    assert proof.ok is None and "gibberish" in str(proof.reason)
     with pytest.raises(Fault, match="how large the huge pages"):
-        placement.workload_mappings("7f00 default huge dirty=5 N0=5\n")
+        proving.workload_mappings("7f00 default huge dirty=5 N0=5\n")
 
 
 def test_no_page_at_all_proves_nothing(host):
     host.process(10, FILE)
     proof = host.prove(10, cell(within("1")))
-    assert proof["ok"] is None and "no anonymous page" in proof["reason"]
+    assert proof.ok is None and proof.reason.code == "no-anonymous-page"
 
 
 def test_numactl_before_its_exec_is_not_the_workload(host):
     host.process(10, anon({1: 100}), name="numactl")
     early = host.prove(10, cell(within("0")))
-    assert early["ok"] is None and early["absent"] is True
+    assert early.ok is None and early.absent is True
 
 
 def test_cpus_must_be_within_the_required_set(host):
     host.process(10, anon({0: 5}), threads=[("0-1", 0), ("1", 1)])
     proof = host.prove(10, cell(cpus="0-1"))
-    assert proof["ok"] is True
-    assert proof["cpus"] == {
-        "ok": True, "reason": None, "threads": 2, "allowed": "0-1", "seen": "0-1", "outside": "",
-    }  # fmt: skip
+    assert proof.ok is True
+    assert proof.cpus == CpuProof(True, None, threads=2, allowed="0-1", seen="0-1", outside="")
     host.process(20, anon({0: 5}), threads=[("0-1", 0), ("0-3", 1)])
     proof = host.prove(20, cell(cpus="0-1"))
-    assert proof["reason"] == "threads may run on CPU 2-3, not only on 0-1"
+    assert str(proof.reason) == "threads may run on CPUs 2-3, not only on 0-1"
     host.process(30, anon({0: 5}), threads=[("0-1", 0), ("0-1", 7)])
     proof = host.prove(30, cell(cpus="0-1"))
-    assert proof["ok"] is False and proof["cpus"]["outside"] == "7"
+    assert proof.ok is False and proof.cpus.outside == "7"
 
 
 def test_outcomes_are_recorded_and_never_wrong(host):
     host.process(10, anon({0: 1, 1: 99}), threads=[("0-63", 40)])
     proof = host.prove(10, cell())
-    assert proof["ok"] is True
-    assert proof["memory"]["shares"]["1"] == 0.99 and proof["cpus"]["seen"] == "40"
+    assert proof.ok is True
+    assert proof.memory.shares[1] == 0.99 and proof.cpus.seen == "40"
 
 
 def test_a_tools_own_report_of_its_buffers_goes_before_numa_maps(host):
     host.process(10, anon({0: 1000}))
     proof = host.prove(10, cell(within("1")), buffers={"1": 1 << 30})
-    assert proof["ok"] is True and proof["memory"]["source"] == "move_pages"
+    assert proof.ok is True and proof.memory.source == "move_pages"
     proof = host.prove(10, cell(within("1")), buffers={"0": 1 << 30, "1": 1 << 30})
-    assert proof["ok"] is False and proof["reason"] == "50 % of 2048 MiB on node 0, not 1"
-    assert host.prove(10, cell(within("1")), buffers={})["ok"] is None
-    assert host.prove(10, cell(within("1")), buffers={"1": 9, "-2": 5})["ok"] is None
+    assert proof.ok is False and str(proof.reason) == "50 % of 2.0 GiB on node 0, not 1"
+    assert host.prove(10, cell(within("1")), buffers={}).ok is None
+    assert host.prove(10, cell(within("1")), buffers={"1": 9, "-2": 5}).ok is None
 
 
 def test_no_memory_proof_asked_for_leaves_the_cpus(host):
     host.process(10, maps=None)
-    assert host.prove(10, cell({"proof": "none"}, "0-3"))["ok"] is True
-    assert host.prove(10, cell({"proof": "none"}, "0-2"))["ok"] is False
+    assert host.prove(10, cell(MemoryExpectation("none"), "0-3")).ok is True
+    assert host.prove(10, cell(MemoryExpectation("none"), "0-2")).ok is False
+
+
+def test_a_proof_is_the_same_when_it_was_written_and_read(host):
+    host.process(10, anon({0: 880, 1: 120}))
+    proof = replace(host.prove(10, cell(within("0"), "0-3")), when="before", t_s=0.5)
+    assert proof.ok is False
+    assert from_json(Proof, json.loads(dumps(proof))) == proof
 
 
 def test_grades():
-    good = {"ok": True, "reason": None, "absent": False}
-    bad = {"ok": False, "reason": "12 % on node 3, not 7", "absent": False}
-    unmade = {"ok": None, "reason": "no permission", "absent": False}
-    late = {"ok": None, "reason": "process 5 has ended", "absent": True}
-    assert placement.grade([good, bad], cell(), TWO_NODES) == ("error", bad["reason"])
-    assert placement.grade([good, unmade], cell(), TWO_NODES)[0] == "unverified"
-    assert placement.grade([good, late], cell(), TWO_NODES) == ("verified", None)
-    assert placement.grade([late, late], cell(), TWO_NODES)[0] == "unverified"
-    assert placement.grade([], cell(), TWO_NODES)[0] == "unverified"
-    assert placement.grade([good], cell(), ONE_NODE) == ("verified", "verified: one visible node")
-    assert placement.grade([bad], cell(), ONE_NODE)[0] == "error"
-
-
-def test_metric_rows_hold_shares_or_the_reason(host):
-    host.process(10, anon({0: 750, 1: 250}))
-    rows = placement.metrics(host.prove(10, cell()))
-    shares = {r["point"]: r["value"] for r in rows if r["metric"] == "memory_share"}
-    assert shares == {"node 0": 0.75, "node 1": 0.25}
-    host.process(20, maps=None)
-    (row,) = placement.metrics(host.prove(20, cell()))
-    assert row["value"] is None and "CONFIG_NUMA" in row["reason"]
+    good = Proof(True, MemoryProof(True), CpuProof(True))
+    bad = replace(good, ok=False, reason=reason("memory-outside"))
+    unmade = replace(good, ok=None, reason=reason("numa-maps-forbidden", path="x"))
+    late = replace(good, ok=None, reason=reason("process-ended", pid=5), absent=True)
+    assert proving.grade([good, bad], TWO_NODES) == ("error", bad.reason)
+    assert proving.grade([replace(bad, early=True), good], TWO_NODES) == ("verified", None)
+    grade, why = proving.grade([good, unmade], TWO_NODES)
+    assert grade == "unverified" and why.code == "not-proven"
+    assert str(why).startswith("placement not proven: no permission to read x")
+    assert proving.grade([good, late], TWO_NODES) == ("verified", None)
+    assert proving.grade([late, late], TWO_NODES)[0] == "unverified"
+    assert proving.grade([], TWO_NODES)[0] == "unverified"
+    assert proving.grade([good], ONE_NODE) == ("verified", reason("one-visible-node"))
+    assert proving.grade([bad], ONE_NODE)[0] == "error"
 
 
 LINES = st.tuples(st.integers(0, 40), st.integers(1, 1 << 20), st.sampled_from([4, 64, 2048]))
@@ -358,7 +381,7 @@ def test_every_anonymous_page_is_counted_once(lines):
         anon({node: pages}, kb, start=f"7f{number:010x}")
         for number, (node, pages, kb) in enumerate(lines)
     )
-    mappings, mixed = placement.workload_mappings(FILE + text)
+    mappings, mixed = proving.workload_mappings(FILE + text)
     assert mixed == 0
     for node in {node for node, _, _ in lines}:
         counted = sum(mapping.bytes_by_node.get(node, 0) for mapping in mappings)
@@ -368,7 +391,7 @@ def test_every_anonymous_page_is_counted_once(lines):
 @given(st.text(alphabet="0123456789abcdef N=:anon default bind\n\\huge", max_size=300))
 def test_any_text_gives_mappings_or_a_fault(text):
     try:
-        mappings, mixed = placement.workload_mappings(text)
+        mappings, mixed = proving.workload_mappings(text)
     except Fault:
         return
     assert mixed >= 0 and all(sum(m.bytes_by_node.values()) >= 0 for m in mappings)
@@ -377,7 +400,7 @@ def test_any_text_gives_mappings_or_a_fault(text):
 def test_real_texts_are_read_whole(corpus):
     for name in ("numa_maps_full.txt", "numa_maps_weighted_interleave.txt"):
         text = (corpus / "proc_sys" / name).read_text()
-        mappings, _ = placement.workload_mappings(text)
+        mappings, _ = proving.workload_mappings(text)
         lines = [line for line in text.splitlines() if " N" in line and "file=" not in line]
         assert len([m for m in mappings if not m.shared]) >= len(lines) > 0
 
@@ -396,7 +419,7 @@ def test_real_texts_are_read_whole(corpus):
 def test_texts_of_a_two_node_machine_agree_with_what_numastat_said_there(name, node_mib):
     """Taken in a 2-node guest beside ``numastat -p`` of the same processes (fork: the parent)."""
     text = (Path(__file__).parent / "fixtures" / "numa_maps" / f"{name}.txt").read_text()
-    mappings, _ = placement.workload_mappings(text)
+    mappings, _ = proving.workload_mappings(text)
     found = {}
     for mapping in mappings:
         for node, size in mapping.bytes_by_node.items():
@@ -428,57 +451,57 @@ class TestRealProcess:
 
     def test_its_memory_and_cpus_are_seen(self, held):
         mine = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        proof = placement.prove(held.pid, cell(cpus=mine), ONE_NODE)
-        assert proof["ok"] is True
-        assert 64 << 20 <= proof["memory"]["anonymous_bytes"] < 200 << 20
-        assert proof["cpus"]["threads"] >= 1 and proof["cpus"]["seen"]
+        proof = proving.prove(held.pid, cell(cpus=mine), ONE_NODE)
+        assert proof.ok is True
+        assert 64 << 20 <= proof.memory.anonymous_bytes < 200 << 20
+        assert proof.cpus.threads >= 1 and proof.cpus.seen
 
     def test_a_wrong_cpu_set_is_found(self, held):
-        proof = placement.prove(held.pid, cell(cpus="4095"), ONE_NODE)
-        assert proof["ok"] is False and "not only on 4095" in proof["reason"]
+        proof = proving.prove(held.pid, cell(cpus="4095"), ONE_NODE)
+        assert proof.ok is False and "not only on 4095" in str(proof.reason)
 
     def test_it_has_ended(self, held):
         held.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            proof = placement.prove(held.pid, cell(within("0")), ONE_NODE)
-            if proof["absent"]:
+            proof = proving.prove(held.pid, cell(within("0")), ONE_NODE)
+            if proof.absent:
                 break
-        assert proof["ok"] is None and proof["absent"] is True
-        assert placement.grade([proof], cell(), ONE_NODE)[0] == "unverified"
+        assert proof.ok is None and proof.absent is True
+        assert proving.grade([proof], ONE_NODE)[0] == "unverified"
 
 
 def _recorded(pages, seen="0-1", lumps=0):
-    return {"ok": True, "memory": {"pages_bytes": pages, "lumps": lumps}, "cpus": {"seen": seen}}
+    return Proof(True, MemoryProof(True, pages_bytes=pages, lumps=lumps), CpuProof(True, seen=seen))
 
 
 @pytest.mark.parametrize(
     ("proof", "rule", "words"),
     [
-        (_recorded({"0": 100}), {"rule": "within", "nodes": "0", "at_least": 0.98}, None),
-        (
-            _recorded({"0": 90, "1": 10}),
-            {"rule": "within", "nodes": "0", "at_least": 0.98},
-            "on node 1, not 0",
-        ),
-        (_recorded({}), {"rule": "within", "nodes": "0", "at_least": 0.98}, "names no page"),
-        (
-            _recorded({"0": 9 << 30, "1": 1 << 30}),
-            {"rule": "shares", "nodes": "0-1", "within_points": 5},
-            "not 50 %",
-        ),
-        (
-            _recorded({"0": 100}, seen="0-2"),
-            {"rule": "within", "nodes": "0", "at_least": 0.98},
-            "threads on CPUs 2, outside 0-1",
-        ),
+        (_recorded({0: 100}), within("0"), None),
+        (_recorded({0: 90, 1: 10}), within("0"), "on node 1, not 0"),
+        (_recorded({}), within("0"), "no anonymous page"),
+        (_recorded({0: 9 << 30, 1: 1 << 30}), spread("0-1"), "not 50 %"),
+        (_recorded({0: 100}, seen="0-2"), within("0"), "seen on CPU 2, not only on 0-1"),
     ],
 )
 def test_a_recorded_proof_is_judged_by_its_figures_not_by_its_word(proof, rule, words):
-    cpus = {"proof": "required", "cpus": "0-1"}
-    expects = {"memory": {"proof": "required", **rule}, "cpus": cpus}
-    said = placement.contradiction(proof, {"expects": expects})
-    assert said is None if words is None else words in said
+    said = proving.contradiction(proof, cell(rule, "0-1"))
+    assert said is None if words is None else words in str(said)
+
+
+def test_a_recorded_proof_of_an_instance_is_judged_by_that_ones_binding():
+    one, two = (
+        Instance(
+            "0-1", node, MemoryPolicy("bind", node), cell(within(node)).expects, name=f"i{node}"
+        )
+        for node in ("0", "1")
+    )
+    several = replace(cell(), instances=(one, two))
+    proof = replace(_recorded({1: 100}), instance="i1")
+    assert proving.contradiction(proof, several) is None
+    assert proving.contradiction(replace(proof, instance="i0"), several).code == "memory-outside"
+    assert proving.contradiction(replace(proof, instance="x"), several).code == "unknown-instance"
 
 
 def test_several_roots_are_proven_together(host):
@@ -486,8 +509,8 @@ def test_several_roots_are_proven_together(host):
     host.process(11, "7f00 bind:0 anon=10 dirty=10 N0=10 kernelpagesize_kB=4\n", parent=10)
     host.process(20, "7f00 bind:0 anon=60 dirty=60 N1=60 kernelpagesize_kB=4\n")
     host.process(30, "7f00 bind:0 anon=60 dirty=60 N1=60 kernelpagesize_kB=4\n")
-    memory = host.prove([10, 20], cell())["memory"]
-    assert memory["processes"] == 3 and memory["shares"] == {"0": 0.25, "1": 0.75}
-    assert host.prove([10], cell(within("0")))["ok"] is True
+    memory = host.prove([10, 20], cell()).memory
+    assert memory.processes == 3 and memory.shares == {0: 0.25, 1: 0.75}
+    assert host.prove([10], cell(within("0"))).ok is True
     gone = host.prove([10, 40], cell())
-    assert gone["ok"] is None and gone["absent"] and gone["reason"] == "process 40 has ended"
+    assert gone.ok is None and gone.absent and gone.reason == reason("process-ended", pid=40)
