@@ -8,9 +8,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import topologies
 from numalab import experiments, session
 from numalab.agent.contract import CaseRequest, Request, ToolRequest, from_json, to_json
-from numalab.agent.errors import Fault
+from numalab.agent.errors import Fault, NotHere
+from numalab.agent.plan import make
 from numalab.analysis import claims
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -199,25 +201,30 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "experiments/good.yml").write_text(GOOD)
     monkeypatch.setenv("NUMALAB_HOME", str(tmp_path))
     measured = []
-    monkeypatch.setattr(session, "run", lambda request, loaded, _: measured.append(loaded.name))
+    monkeypatch.setattr(session, "run", lambda one, _: measured.append(one.experiment.name))
     return tmp_path / "experiments", measured
+
+
+def _run_all(profile):
+    settings = session.Settings()
+    session.run_all(session.all_asked(profile, "here", 1, settings, True), settings)
 
 
 def test_all_leaves_out_what_lacks_the_profile_and_says_so(checkout, capsys):
     folder, measured = checkout
     (folder / "a.yml").write_text(GOOD.replace("smoke", "slow"))
-    session.run_all("smoke", "here", 1, session.Settings(), True)
+    _run_all("smoke")
     assert measured == ["good"]
     assert "a has no profile 'smoke'" in capsys.readouterr().out
     with pytest.raises(Fault, match="no experiment has a profile 'sloow'"):
-        session.run_all("sloow", "here", 1, session.Settings(), True)
+        _run_all("sloow")
 
 
 def test_all_measures_nothing_while_one_file_has_a_mistake(checkout):
     folder, measured = checkout
     (folder / "z.yml").write_text("question: [unclosed")
     with pytest.raises(Fault, match=r"z\.yml, line \d+"):
-        session.run_all("smoke", "here", 1, session.Settings(), True)
+        _run_all("smoke")
     assert measured == []
 
 
@@ -237,33 +244,39 @@ def test_all_leaves_out_what_this_host_cannot_offer(checkout, capsys, monkeypatc
     folder, measured = checkout
     (folder / "b.yml").write_text(GOOD)
 
-    def run(request, loaded, settings):
-        if loaded.name == "b":
+    def run(one, settings):
+        if one.experiment.name == "b":
             raise session.LeftOut("there is nothing to measure on this host", "it has one node")
-        measured.append(loaded.name)
+        measured.append(one.experiment.name)
 
     monkeypatch.setattr(session, "run", run)
-    session.run_all("smoke", "here", 1, session.Settings(), True)
+    _run_all("smoke")
     assert measured == ["good"]
     assert "b left out: there is nothing to measure on this host. it has one node" in (
         capsys.readouterr().out
     )
 
 
+ONE_NODE = topologies.topology(1)
+SWAPPINESS = "changes: {vm.swappiness: '0'}\n"
+
+
 @pytest.mark.parametrize(
-    ("plan", "allow", "words"),
+    ("more", "bindings", "allow", "words"),
     [
-        ({"cells": [], "order": [], "skipped": [{"cell": "remote", "reason": "one node"},
-                                                {"cell": "local", "reason": "too small"}]},
-         True, "local: too small; remote: one node"),
-        ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, False,
-         "this experiment sets vm.swappiness = 0 while it measures, and may not"),
-        ({"cells": [{"changes": {"vm.swappiness": "0"}}], "order": [1]}, True, None),
-        ({"cells": [{"changes": {}}], "order": [1]}, False, None),
+        (
+            "",
+            ["remote", "smt-siblings"],
+            True,
+            "second usable thread.*this host has one",
+        ),
+        (SWAPPINESS, None, False, "needs permission to set vm.swappiness = 0"),
+        (SWAPPINESS, None, True, None),
+        ("", None, False, None),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_or_may_not_be_measured_is_said_before_it_starts(
-    tmp_path, monkeypatch, plan, allow, words
+    tmp_path, monkeypatch, more, bindings, allow, words
 ):
     class Started(Exception):
         pass
@@ -271,11 +284,13 @@ def test_what_cannot_or_may_not_be_measured_is_said_before_it_starts(
     def start(*given, **named):
         raise Started
 
-    loaded = experiments.load(_write(tmp_path, GOOD))
-    monkeypatch.setattr(session.launch, "make_plan", lambda request: {"request": {}, **plan})
+    path = _write(tmp_path, GOOD.replace("{name: stream}", "{name: probe}") + more)
+    asked = session.asked(path, "smoke", "here", bindings=bindings)
+    monkeypatch.setattr(session.launch, "make_plan", lambda one: make.make(one, ONE_NODE))
     monkeypatch.setattr(session.launch, "new_run_directory", start)
-    with pytest.raises(session.LeftOut if words else Started, match=words):
-        session.run(loaded.request("smoke", "here"), loaded, session.Settings(allow))
+    refused = (session.LeftOut, NotHere) if words else Started
+    with pytest.raises(refused, match=words):
+        session.run(asked, session.Settings(allow))
 
 
 def test_no_two_experiments_claim_in_the_same_words():
