@@ -419,9 +419,8 @@ def test_mlc_versions_and_single_tests():
     wide = records("mlc/bandwidth_matrix_U.txt")
     assert matrix(wide, "bandwidth")[1, 1] == 247393.3
     assert pick(wide, kind="command")["text"] == "--bandwidth_matrix -U"
-    metrics = drivers.driver("mlc").metrics(wide)
-    assert pick(metrics, point="0-1")["value"] == pytest.approx(120.2426)
-    assert pick(metrics, point="0-1")["unit"] == "GB/s"
+    (across,) = (row for row in drivers.driver("mlc").metrics(wide) if row.point == "0-1")
+    assert (across.value, across.unit) == (pytest.approx(120.2426), "GB/s")
 
 
 def test_mlc_memory_only_nodes_and_cut_values():
@@ -529,7 +528,7 @@ def test_stream_older_and_failing():
     found = logs.parser("stream")(failed)
     assert value(found, kind="validation") is False
     metrics = drivers.driver("stream").metrics(found)
-    assert all(m["value"] is None and "Failed" in m["reason"] for m in metrics)
+    assert all(row.value is None and "Failed" in str(row.reason) for row in metrics)
     cut = logs.parser("stream")(OLD_STREAM[: OLD_STREAM.index("Solution")])
     assert value(cut, kind="validation") is None
     with pytest.raises(ParseError):
@@ -670,7 +669,7 @@ def test_sysbench_failures_are_never_a_success(name, code):
     found = records(f"sysbench_failed/{name}.txt")
     assert any(r["kind"] == "failure" and r["code"] == code for r in found)
     metrics = drivers.driver("sysbench").metrics(found)
-    assert metrics and all(m["value"] is None and m["reason"] for m in metrics)
+    assert metrics and all(row.value is None and row.reason for row in metrics)
 
 
 def test_sysbench_measured_period_is_what_follows_the_checkpoint():
@@ -682,15 +681,10 @@ def test_sysbench_measured_period_is_what_follows_the_checkpoint():
         events = value(final, name="total_events")
         buckets = [r for r in final if r["kind"] == "histogram"]
         assert sum(r["count"] for r in buckets) == pytest.approx(events, abs=4)
-        driver = drivers.driver("sysbench")
-        metrics = driver.metrics(found)
+        metrics = {row.metric: row.value for row in drivers.driver("sysbench").metrics(found)}
         seconds = value(final, name="total_time") - pick(warm, name="total_time")["value"]
-        assert value(metrics, metric="events_per_second") == pytest.approx(
-            events / seconds, rel=0.02
-        )
-        p50, p95, p99, top = (
-            value(metrics, metric=f"latency_{name}") for name in ("p50", "p95", "p99", "max")
-        )
+        assert metrics["events_per_second"] == pytest.approx(events / seconds, rel=0.02)
+        p50, p95, p99, top = (metrics[f"latency_{name}"] for name in ("p50", "p95", "p99", "max"))
         assert 0 < p50 <= p95 <= p99 <= top * 1.02
         assert p95 == pytest.approx(value(final, name="latency_p95"), rel=0.03)
 
@@ -715,9 +709,7 @@ def test_mysql():
     assert value(maria, name="Database pages") == 5447241
     assert value(maria, name="Log sequence number") == 188663282876
     boxed = "+---+---+\n| Variable_name | Value |\n+---+---+\n| Uptime | 77 |\n+---+---+\n"
-    assert logs.parser("mysql-status")(boxed) == [
-        {"kind": "status", "name": "Uptime", "value": 77}
-    ]
+    assert logs.parser("mysql-status")(boxed) == [{"kind": "status", "name": "Uptime", "value": 77}]
 
 
 # The registry

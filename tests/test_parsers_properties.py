@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from corpus import FIXTURES, corpus, fixture
 from numalab import logs
-from numalab.agent import cpulist, drivers
+from numalab.agent import cpulist
+from numalab.agent.drivers import sysbench
 from numalab.agent.errors import ParseError
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -210,7 +211,7 @@ def test_stream_round_trip(times, elements):
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=30), st.integers(0, 100))
 def test_histogram_percentiles_are_of_the_right_bucket(counts, percent):
     buckets = [{"value": float(i + 1), "count": c} for i, c in enumerate(counts)]
-    values = drivers.driver("sysbench").percentile(buckets, percent)
+    values = sysbench.percentile(buckets, percent)
     total = sum(counts)
     if total and percent:
         below = sum(c for i, c in enumerate(counts) if i + 1 < values)
@@ -332,4 +333,4 @@ def test_numbers_cut_short_at_the_end_are_not_taken_for_numbers():
     assert outcome("sysbench", text) is not None
     for cut in range(1, 60):
         found = outcome("sysbench", text[:-cut])
-        assert found is None or drivers.driver("sysbench").metrics(found)[0]["value"] is not None
+        assert found is None or sysbench.Sysbench().metrics(found)[0].value is not None

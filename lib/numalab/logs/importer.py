@@ -3,17 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from numalab import experiments, home, launch, store
-from numalab.agent import SCHEMA, VERSION, cpulist, drivers
+from numalab import experiments, home, launch, logs, store, untrusted
+from numalab.agent import VERSION, cpulist, drivers
+from numalab.agent.contract import (
+    PUBLISHED,
+    SCHEMA,
+    UNVERIFIED,
+    Allowed,
+    Cell,
+    CpuExpectation,
+    Expectation,
+    Host,
+    HostRecord,
+    Manifest,
+    MemoryExpectation,
+    MemoryPolicy,
+    Node,
+    Plan,
+    Record,
+    Timing,
+    ToolRecord,
+    Trial,
+    TrialRecord,
+    TrialTimes,
+    reason,
+    to_json,
+)
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 
-REASON = "measured by hand elsewhere: the placement was not recorded"
+ELSEWHERE = reason("measured-elsewhere")
 _SHAPES = ("lscpu", "numactl")  # describe the host; everything else is a measurement
+
+
+class _Log(NamedTuple):
+    """A captured output: its file, its text, and the name of the form that it has."""
+
+    path: Path
+    text: str
+    form: str
 
 
 def import_logs(
@@ -23,224 +56,192 @@ def import_logs(
 
     Each output of a measuring tool becomes one trial, graded unverified, in a cell of its own
     named by ``labels`` (in order; else by its file). Outputs of lscpu and ``numactl --hardware``
-    describe the host. Raises Fault for a file that no parser recognises or can read.
+    describe the host; ``note`` says where all of them come from. Raises Fault for a file that no
+    parser recognises or can read.
     """
     loaded = experiments.load(experiment)
-    texts = [(path, _read(path)) for path in files]
-    found = [(path, text, _tool(path, text)) for path, text in texts]
-    shapes = {name: text for _, text, name in found if name in _SHAPES}
-    measured = [item for item in found if item[2] not in _SHAPES]
-    if not measured:
-        raise Fault(
-            "none of these files holds a measurement",
-            "give at least one output of mlc, stream or sysbench",
-        )
-    names = sorted({name for _, _, name in measured})
-    if len(names) > 1:
-        raise Fault(
-            f"these files come from several tools: {', '.join(names)}",
-            "results of different tools never stand in one run; import each tool's by itself",
-        )
+    found = [_read(path) for path in files]
+    shapes = {log.form: log.text for log in found if log.form in _SHAPES}
+    measured = [log for log in found if log.form not in _SHAPES]
+    tool = _only_tool(measured)
     if labels and len(labels) != len(measured):
         raise Fault(
             f"{len(labels)} cells are named for {len(measured)} measurements",
             "give --cell once per measurement, in the order of the files, or not at all",
         )
-    parsed = [drivers.driver(name).parse(text) for _, text, name in measured]
-    host_record = _host(host, shapes, note)
+    parsed = [drivers.driver(tool).parse(log.text) for log in measured]
+    machine = _host(shapes, note)
     folder = launch.new_run_directory(home.runs(), host, experiment)
     (folder / "raw").mkdir(parents=True)
-    cells = [
-        _cell(place, labels[place - 1] if labels else path.stem)
-        for place, (path, _, _) in enumerate(measured, 1)
-    ]
-    version = next((r["text"] for r in parsed[0] if r["kind"] == "version"), "not stated")
-    plan = _plan(loaded, host, names[0], version, cells)
-    for place, (path, text, name) in enumerate(measured, 1):
-        _write_trial(folder, place, cells[place - 1], name, version, path, text)
-    journal.write_json(folder / "host.json", host_record)
-    _write_manifest(folder, plan, host, note)
+    version = next((r["text"] for r in parsed[0] if r["kind"] == "version"), None)
+    names = labels or [log.path.stem for log in measured]
+    cells = tuple(_cell(place, name) for place, name in enumerate(names, 1))
+    plan = _plan(loaded, host, ToolRecord(tool, version), cells, note)
+    for trial, log in zip(plan.order, measured, strict=True):
+        _write_trial(folder, trial, plan.tool, log)
+    record = HostRecord(SCHEMA, host, False, None, machine, {}, None)
+    journal.write_json(folder / "host.json", to_json(record))
+    _write_manifest(folder, plan)
     store.write(folder)
     return folder
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise Fault(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _tool(path: Path, text: str) -> str:
-    name = drivers.detect(text)
-    if name is None:
+def _read(path: Path) -> _Log:
+    if not path.is_file():
+        raise Fault(f"{path} is not a file that can be read")
+    real = path.resolve()
+    data = untrusted.read_bytes(real.parent, real.name, untrusted.LARGEST_TEXT)
+    text = data.decode("utf-8", errors="replace")
+    form = logs.detect(text)
+    if form is None:
         raise Fault(
             f"{path}: no parser recognises this output",
             f"numalab imports what these print: {', '.join((*drivers.MEASURING, *_SHAPES))}",
         )
-    if name not in (*_SHAPES, *drivers.MEASURING):
-        raise Fault(f"{path} is an output of {name}, which is no measurement to import")
-    return name
+    if form not in (*_SHAPES, *drivers.MEASURING):
+        raise Fault(f"{path} is an output of {form}, which is no measurement to import")
+    return _Log(path, text, form)
 
 
-def _cell(place: int, label: str) -> dict[str, Any]:
-    return {
-        "id": f"imported:{place}",
-        "binding": "imported",
-        "label": label,
-        "role": "cell",
-        "baseline": None,
-        "cpus": None,
-        "cpu_nodes": "",
-        "threads": None,
-        "memory": {"policy": "not recorded", "nodes": None},
-        "distance": None,
-        "rank": [],
-        "options": {},
-        "numactl": [],
-        "expects": {"memory": {"proof": "none"}, "cpus": {"proof": "none"}},
-        "need_bytes": 0,
-        "notes": [],
-    }
+def _only_tool(measured: Sequence[_Log]) -> str:
+    names = sorted({log.form for log in measured})
+    if not names:
+        raise Fault(
+            "none of these files holds a measurement",
+            "give at least one output of mlc, stream or sysbench",
+        )
+    if len(names) > 1:
+        raise Fault(
+            f"these files come from several tools: {', '.join(names)}",
+            "results of different tools never stand in one run; import each tool's by itself",
+        )
+    return names[0]
+
+
+def _cell(place: int, label: str) -> Cell:
+    expects = Expectation(MemoryExpectation("none"), CpuExpectation("outcome"))
+    memory = MemoryPolicy("not recorded")
+    return Cell(None, "", memory, expects, f"imported:{place}", "imported", label)
 
 
 def _plan(
     loaded: experiments.Experiment,
     host: str,
-    tool: str,
-    version: str,
-    cells: list[dict[str, Any]],
-) -> dict[str, Any]:
+    tool: ToolRecord,
+    cells: tuple[Cell, ...],
+    note: str,
+) -> Plan:
     request = loaded.request(next(iter(loaded.profiles)), host, seed=0, blocks=1)
-    order = [
-        {"trial": place, "block": 1, "position": place, "cell": cell["id"]}
-        for place, cell in enumerate(cells, 1)
-    ]
-    return {
-        "schema": SCHEMA,
-        "request": {**request, "profile": "imported", "control": False, "bindings": []},
-        "tool": {"name": tool, "version": version, "path": None, "why": None},
-        "cells": cells,
-        "skipped": [],
-        "order": order,
-        "warnings": [REASON],
-        "estimate": {"warmup_s": 0.0, "measure_s": 0.0, "total_s": 0.0},
-    }
+    request = replace(request, profile="imported", control=False, bindings=())
+    order = tuple(Trial(place, 1, place, cell.id) for place, cell in enumerate(cells, 1))
+    return Plan(
+        schema=SCHEMA,
+        request=request,
+        tool=tool,
+        cells=cells,
+        skipped=(),
+        resolved=(),
+        order=order,
+        warnings=(ELSEWHERE, reason("imported-from", note=note or "no source was given")),
+        estimate=Timing(),
+    )
 
 
-def _write_trial(
-    folder: Path, place: int, cell: dict[str, Any], tool: str, version: str, path: Path, text: str
-) -> None:
-    name = f"raw/{place:04d}-imported.stdout.gz"
-    digest = journal.write_gzip(folder / name, text.encode("utf-8"))
-    when = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat()
-    record = {
-        "schema": SCHEMA,
-        "trial": place,
-        "block": 1,
-        "position": place,
-        "cell": cell["id"],
-        "attempt": 1,
-        "started": when,
-        "ended": when,
-        "grade": "unverified",
-        "reason": REASON,
-        "argv": [],
-        "exit_status": None,
-        "signal": None,
-        "times": {},
-        "tool": {"name": tool, "version": version},
-        "raw": {"stdout": name},
-        "sha256": {name: digest},
-        "warnings": [],
-    }
+def _write_trial(folder: Path, trial: Trial, tool: ToolRecord, log: _Log) -> None:
+    name = f"raw/{trial.trial:04d}-imported.stdout.gz"
+    digest = journal.write_gzip(folder / name, log.text.encode("utf-8"))
+    when = datetime.fromtimestamp(log.path.stat().st_mtime, timezone.utc).isoformat()
+    record = TrialRecord(
+        schema=SCHEMA,
+        trial=trial.trial,
+        block=trial.block,
+        position=trial.position,
+        cell=trial.cell,
+        attempt=1,
+        started=when,
+        ended=when,
+        grade=UNVERIFIED,
+        reason=ELSEWHERE,
+        argv=(),
+        exit_status=None,
+        signal=None,
+        times=TrialTimes(0.0, 0.0, 0.0, 0.0, 0.0),
+        tool=tool,
+        raw={"stdout": name},
+        sha256={name: digest},
+    )
     journal.append(folder / "journal.ndjson", record)
 
 
-def _write_manifest(folder: Path, plan: dict[str, Any], host: str, note: str) -> None:
+def _write_manifest(folder: Path, plan: Plan) -> None:
     now = datetime.now(timezone.utc).isoformat()
     names = ["host.json", "journal.ndjson"]
     names += sorted(f"raw/{path.name}" for path in (folder / "raw").iterdir())
-    manifest = {
-        "schema": SCHEMA,
-        "run": folder.name,
-        "host": host,
-        "experiment": plan["request"]["experiment"],
-        "profile": "imported",
-        "seed": 0,
-        "started": now,
-        "ended": now,
-        "status": "complete",
-        "agent_version": VERSION,
-        "source_commit": None,
-        "imported": note or "no provenance was given",
-        "tools": {plan["tool"]["name"]: plan["tool"]["version"]},
-        "plan": plan,
-        "changes": [],
-        "times": {},
-        "sha256": {name: journal.sha256(folder / name) for name in names},
-    }
-    journal.write_json(folder / "manifest.json", manifest)
+    manifest = Manifest(
+        schema=SCHEMA,
+        run=folder.name,
+        host=plan.request.host,
+        experiment=plan.request.experiment,
+        profile=plan.request.profile,
+        evidence=PUBLISHED,
+        seed=0,
+        started=now,
+        ended=now,
+        status="imported",
+        agent_version=VERSION,
+        source_commit=None,
+        plan=plan,
+        sha256={name: journal.sha256(folder / name) for name in names},
+    )
+    journal.write_json(folder / "manifest.json", to_json(manifest))
 
 
-def _host(host: str, shapes: dict[str, str], note: str) -> dict[str, Any]:
-    """A host record of what captured lscpu and numactl outputs say; the rest is null."""
-    fields = {}
+def _host(shapes: dict[str, str], note: str) -> Host:
+    """Return the host as captured outputs of lscpu and numactl describe it; the rest is None."""
+    fields: dict[str, Any] = {}
     if "lscpu" in shapes:
-        records = drivers.parser("lscpu")(shapes["lscpu"])
+        records = logs.parser("lscpu")(shapes["lscpu"])
         fields = {r["name"]: r["value"] for r in records if r["kind"] == "field"}
-    nodes: dict[int, dict[str, Any]] = {}
-    for record in drivers.parser("numactl")(shapes["numactl"]) if "numactl" in shapes else []:
-        if record["kind"] == "node_cpus":
-            _node(nodes, record["node"])["cpus"] = record["cpus"]
-        elif record["kind"] == "node_size" and record["value"] is not None:
-            _node(nodes, record["node"])["memory_bytes"] = record["value"] << 20
-        elif record["kind"] == "node_free" and record["value"] is not None:
-            _node(nodes, record["node"])["free_bytes"] = record["value"] << 20
-        elif record["kind"] == "distance":
-            _node(nodes, record["from"])["distances"][str(record["to"])] = record["value"]
-    cpus = [cpu for node in nodes.values() for cpu in cpulist.parse(node["cpus"])]
-    topology = {
-        "schema": SCHEMA,
-        "root": None,
-        "arch": fields.get("architecture"),
-        "model": fields.get("model_name"),
-        "vendor": fields.get("vendor"),
-        "packages": fields.get("sockets"),
-        "dies": None,
-        "clusters": None,
-        "cores": None,
-        "threads": fields.get("cpus") or len(cpus) or None,
-        "threads_per_core": fields.get("threads_per_core"),
-        "cpus": [],
-        "nodes": [nodes[number] for number in sorted(nodes)],
-        "caches": [],
-        "pci": [],
-        "allowed": {"cpus": cpulist.format(cpus), "nodes": cpulist.format(nodes)},
-        "offline": "",
-        "available_bytes": None,
-        "problems": [f"imported, not read from the host{': ' + note if note else ''}"],
-    }
-    return {
-        "schema": SCHEMA,
-        "host": host,
-        "emulated": False,
-        "emulated_why": None,
-        "topology": topology,
-        "before": {},
-        "after": None,
-    }
+    nodes = _nodes(logs.parser("numactl")(shapes["numactl"]) if "numactl" in shapes else [])
+    cpus = [cpu for node in nodes for cpu in cpulist.parse(node.cpus)]
+    return Host(
+        root="",
+        arch=fields.get("architecture"),
+        model=fields.get("model_name"),
+        vendor=fields.get("vendor"),
+        packages=fields.get("sockets"),
+        dies=None,
+        clusters=None,
+        cores=None,
+        threads=fields.get("cpus") or len(cpus),
+        threads_per_core=fields.get("threads_per_core"),
+        cpus=(),
+        nodes=nodes,
+        caches=(),
+        pci=(),
+        allowed=Allowed(cpulist.format(cpus), cpulist.format(node.number for node in nodes)),
+        offline="",
+        possible=None,
+        available_bytes=None,
+        problems=(reason("imported-from", note=note or "no source was given"),),
+    )
 
 
-def _node(nodes: dict[int, dict[str, Any]], number: int) -> dict[str, Any]:
-    blank = {
-        "node": number,
-        "cpus": "",
-        "memory_bytes": None,
-        "free_bytes": None,
-        "page_cache_bytes": None,
-        "distances": {},
-        "hugepages": [],
-        "allowed_memory": True,
-    }
-    return nodes.setdefault(number, blank)
+def _nodes(records: Sequence[Record]) -> tuple[Node, ...]:
+    """Return the nodes that numactl --hardware lists, ascending."""
+    values = {(r["kind"], r["node"]): r for r in records if "node" in r}
+    nodes = []
+    for number in sorted(node for kind, node in values if kind == "node_size"):
+        size, free = values["node_size", number]["value"], values["node_free", number]["value"]
+        row = [r for r in records if r["kind"] == "distance" and r["from"] == number]
+        nodes.append(
+            Node(
+                number=number,
+                cpus=values.get(("node_cpus", number), {"cpus": ""})["cpus"],
+                memory_bytes=None if size is None else size << 20,
+                free_bytes=None if free is None else free << 20,
+                page_cache_bytes=None,
+                distances={r["to"]: r["value"] for r in row},
+            )
+        )
+    return tuple(nodes)

@@ -60,6 +60,9 @@ def _values(said: Fields) -> str:
 
 
 SENTENCES: Dict[str, Template] = {
+    # an imported run
+    "measured-elsewhere": "measured by hand elsewhere: the placement was not recorded",
+    "imported-from": "imported, not read from the host: {note}",
     "fault": lambda said: f"{said['what']}. {said['hint']}" if said.get("hint") else said["what"],
     "with-hint": "{why}. {hint}",
     "several-reasons": _all,
