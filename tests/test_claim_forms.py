@@ -1,12 +1,13 @@
 """Claims beyond one ratio: gaps compared, points of one cell, metrics that follow, hidden nodes."""
 
-import copy
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 import mysql_frames
 from frames import Cell, host_record, measurements
+from numalab.agent.contract import CONFIGURED, COUNTED, Resolution, reason
 from numalab.agent.errors import Fault
 from numalab.analysis import claims
 from numalab.analysis.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
@@ -15,12 +16,18 @@ QPS = "queries_per_second"
 
 
 def judged(holds_if, run, others=()):
-    (found,) = claims.judge_all(
-        [{"id": "c", "says": "It is so", "source": "somewhere", "holds_if": holds_if}],
-        run.measurements, run.host, run.plan,
-        [claims.Side(other.measurements, other.host, other.plan) for other in others],
-    )  # fmt: skip
+    entry = {"id": "c", "says": "It is so", "source": "somewhere", "holds_if": holds_if}
+    (found,) = claims.judge_all([entry], run, others)
     return found
+
+
+def known(run, *resolved, host=None, **of_manifest):
+    """The run with what its plan says of further names, another host, another manifest."""
+    plan = replace(run.plan, resolved=(*run.plan.resolved, *resolved))
+    manifest = replace(run.manifest, plan=plan, **of_manifest)
+    made = replace(run, manifest=manifest, host=host or run.host)
+    made.__dict__["measurements"] = run.measurements
+    return made
 
 
 # ---------------------------------------------------------------- names of bindings
@@ -35,21 +42,26 @@ def test_a_binding_is_named_as_the_experiment_names_it():
         Cell("cores:16-node/clients=4", 160.0, cpus="0-15", threads=4),
         Cell("cores:16-spread/clients=4", 40.0, "cores:16-node/clients=4", threads=4),
     ]
+    named = (
+        Resolution("cores:node-node", ("cores:16-node", "cores:16-node/clients=4")),
+        Resolution("cores:node-spread", ("cores:16-spread", "cores:16-spread/clients=4")),
+        Resolution("cores:99-node", (), reason("too-few-cores", usable=32, count=99)),
+    )
+    run = known(mysql_frames.run(cells), *named)
     asked = {"metric": QPS, "cell": "cores:node-node", "against": "cores:node-spread"}
-    found = judged({**asked, "ratio_between": [1.9, 2.1]}, mysql_frames.run(cells))
-    assert found.verdict == SUPPORTED and found.cells == ["cores:16-node", "cores:16-spread"]
+    found = judged({**asked, "ratio_between": [1.9, 2.1]}, run)
+    assert found.verdict == SUPPORTED and found.cells == ("cores:16-node", "cores:16-spread")
     swept = {**asked, "cell": "cores:node-node/clients=4", "against": "cores:node-spread/clients=4"}
-    found = judged({**swept, "ratio_between": [3.8, 4.2]}, mysql_frames.run(cells))
-    assert found.verdict == SUPPORTED
-    found = judged({**asked, "cell": "cores:two-node", "ratio_at_most": 1}, mysql_frames.run(cells))
-    assert found.verdict == NOT_TESTABLE and "'two' is not a number of cores" in found.because
+    assert judged({**swept, "ratio_between": [3.8, 4.2]}, run).verdict == SUPPORTED
+    found = judged({**asked, "cell": "cores:99-node", "ratio_at_most": 1}, run)
+    assert found.verdict == NOT_TESTABLE and found.reason.fields["why"].code == "too-few-cores"
     many = {**asked, "cell": "cores:node-node/workload=oltp_read_write", "ratio_at_most": 1}
-    found = judged(many, mysql_frames.run(cells))
+    found = judged(many, run)
     assert found.verdict == NOT_TESTABLE
     assert "this run leaves out workload=oltp_read_write" in found.because
 
 
-def test_a_cell_that_was_left_out_as_the_same_as_another_is_found_there():
+def test_two_names_of_one_cell_are_not_compared():
     """On a host without a second thread per core, 16 cores of a node are all CPUs of it."""
     cells = [
         Cell("cpus-only:0", 160.0, role="baseline", cpus="0-15"),
@@ -57,13 +69,13 @@ def test_a_cell_that_was_left_out_as_the_same_as_another_is_found_there():
         Cell("cores:16-spread", 80.0, "cpus-only:0", cpus="0-7,16-23"),
     ]
     asked = {"metric": QPS, "cell": "cores:node-node", "against": "cores:node-spread"}
-    run = mysql_frames.run(cells)
-    same = "it is the same as cpus-only:0 on this host"
-    run.plan["skipped"].append({"binding": "cores", "cell": "cores:16-node", "reason": same})
+    same = Resolution("cores:node-node", ("cpus-only:0",))
+    run = known(
+        mysql_frames.run(cells), same, Resolution("cores:node-spread", ("cores:16-spread",))
+    )
     found = judged({**asked, "ratio_at_least": 1.9}, run)
-    assert found.verdict == SUPPORTED and found.cells == ["cpus-only:0", "cores:16-spread"]
-    run.plan["skipped"].append({"binding": "cores", "cell": "cores:16-spread", "reason": same})
-    run.plan["cells"].pop()
+    assert found.verdict == SUPPORTED and found.cells == ("cpus-only:0", "cores:16-spread")
+    run = known(mysql_frames.run(cells), same, Resolution("cores:node-spread", ("cpus-only:0",)))
     found = judged({**asked, "ratio_at_least": 1.9}, run)
     assert found.verdict == NOT_TESTABLE and "are the same on this host" in found.because
 
@@ -75,8 +87,7 @@ def test_a_host_of_one_node_cannot_say_what_a_node_does_better_than_the_host():
         Cell("unbound", 8e4, role="baseline", cpus=None, cpu_nodes="0", memory=free),
         Cell("local:0", 8e4, "unbound", cpus="0-63", cpu_nodes="0"),
     ]
-    run = mysql_frames.run(cells)
-    object.__setattr__(run, "host", hidden.host)
+    run = known(mysql_frames.run(cells), host=hidden.host)
     asked = {"metric": QPS, "cell": "local", "against": "unbound", "ratio_at_least": 1.1}
     found = judged(asked, run)
     assert found.verdict == NOT_TESTABLE and "one node" in found.because
@@ -185,7 +196,7 @@ def test_one_instance_or_few_blocks_decide_nothing_among_points():
     assert judged(EVEN, instances((100,), QPS, "1/s")).verdict == NOT_TESTABLE
     assert judged(EVEN, instances((100, 100), QPS, "1/s", blocks=5)).verdict == INCONCLUSIVE
     alone = instances((1000, 200), "cpu_per_query", "µs", control=False)
-    assert judged(UNEVEN, alone).verdict == INCONCLUSIVE  # no A/A control
+    assert judged(UNEVEN, alone).verdict == SUPPORTED  # points of one trial need no A/A control
 
 
 # ---------------------------------------------------------------- one metric after another
@@ -229,10 +240,11 @@ def test_what_no_counter_counted_is_not_testable_here():
     lost = pl.col("metric") == "ipc"
     run.__dict__["measurements"] = run.measurements.with_columns(
         value=pl.when(~lost).then(pl.col("value")),
-        reason=pl.when(lost).then(pl.lit("cycles: not supported")).otherwise(pl.col("reason")),
+        reason=pl.when(lost).then(pl.lit("counter-missing")).otherwise(pl.col("reason")),
+        reason_fields=pl.when(lost).then(pl.lit('{"name": "cycles"}')),
     )
     found = judged(FOLLOWS, run)
-    assert found.verdict == NOT_TESTABLE and "cycles: not supported" in found.because
+    assert found.verdict == NOT_TESTABLE and "cycles has no value" in found.because
     assert judged(FOLLOWS, led((0.4, 0.3, 0.2, 0.1), blocks=5)).verdict == INCONCLUSIVE
 
 
@@ -254,10 +266,9 @@ def hidden_and_shown(ratio=1.0, noise=0.01):
 
     shown = mysql_frames.run(cells(12e4, "0-1"), noise=noise, host="shown")
     hidden = mysql_frames.run(cells(12e4 * ratio, "0"), noise=noise, seed=7, host="hidden")
-    one = copy.deepcopy(mysql_frames.TOPOLOGY)
-    one["nodes"] = [{**one["nodes"][0], "cpus": "0-63"}]
-    object.__setattr__(hidden, "host", host_record(one, host="hidden"))
-    return hidden, shown
+    node = replace(mysql_frames.TOPOLOGY.nodes[0], cpus="0-63")
+    one = replace(mysql_frames.TOPOLOGY, nodes=(node,))
+    return known(hidden, host=host_record(one, host="hidden")), shown
 
 
 @pytest.mark.parametrize(
@@ -273,9 +284,8 @@ def test_hidden_nodes_change_nothing_on_the_same_cpus(ratio, said):
 
 def test_another_machine_is_no_partner():
     hidden, shown = hidden_and_shown()
-    other = copy.deepcopy(shown.host)
-    other["topology"]["model"] = "another processor"
-    object.__setattr__(shown, "host", other)
+    other = replace(shown.host.topology, model="another processor")
+    shown = known(shown, host=replace(shown.host, topology=other))
     assert judged(HIDDEN, hidden, [shown]).verdict == NOT_TESTABLE
 
 
@@ -303,6 +313,8 @@ def test_no_claim_about_time_is_judged_on_an_emulated_host(holds_if):
     runs = {"among": instances((1, 2), QPS, "1/s"), "follows": led((4.0, 3.0, 2.0, 1.0)),
             "beside": hidden, "relative_to": two_loads(1.4)}  # fmt: skip
     run = next(made for key, made in runs.items() if key in holds_if)
-    object.__setattr__(run, "host", {**run.host, "emulated": True})
+    run = known(run, host=replace(run.host, emulated=True), evidence=COUNTED)
     found = judged(holds_if, run, [shown])
-    assert found.verdict == NOT_TESTABLE and "emulated" in found.because
+    assert found.verdict == NOT_TESTABLE and found.reason.code == "emulated-times"
+    timed = known(run, evidence=CONFIGURED)  # its memory timing is a known answer
+    assert judged(holds_if, timed, [shown]).verdict != NOT_TESTABLE

@@ -80,7 +80,7 @@ words.add(
             "no cell of this run is on the CPUs of one of the run with nodes shown"
         ),
         "setting-not-recorded": "{setting} was not recorded before the run",
-        "setting-unknown": "{setting} is unknown on this host: {why}",
+        "setting-unknown-before": "{setting} is unknown on this host: {why}",
         # what should be doubted in a run
         "few-blocks": "{values:n usable value}: fewer than {needed} decide nothing",
         "noisy": lambda f: (

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import polars as pl
 
+from ...agent.contract import reason
 from .. import judge
-from .base import Judged, Untestable, cells_named, rows_of
+from .base import INCONCLUSIVE, Judged, Untestable, cells_named, rows_of
 from .base import title as titled
 from .margin import Margin, Pair
 
@@ -56,4 +57,7 @@ class Among(Margin):
             )
         # of two points either may be the first: the worst pair is the one farthest apart
         lowest = self.ratio_at_least is None
+        for point in rows["point"].unique():
+            if judge.of(run.measurements, run.plan, self.metric, point, self.per).drifted:
+                return Judged(INCONCLUSIVE, f"{title}: {reason(judge.DRIFTED)}", names)
         return self.decided(pairs, title, names, run, aggregate=self.pairs, lowest=lowest)

@@ -37,7 +37,7 @@ class Setting(Form):
         if found is None:
             raise Untestable("setting-not-recorded", setting=name)
         if found.value is None:
-            raise Untestable("setting-unknown", setting=name, why=found.reason)
+            raise Untestable("setting-unknown-before", setting=name, why=found.reason)
         same = settings.same(name, self.value, str(found.value))
         because = f"{name} was {found.value} before the run; the claim asks for {self.value}"
         return Judged(SUPPORTED if same else REFUTED, because)
