@@ -78,9 +78,9 @@ def test_distances_as_a_matrix_or_grouped(tmp_path):
             "node 0 has 2.4 GiB free and 116 GiB of page cache: allocations from its CPUs spill to "
             "node 1 after the next 2.4 GiB",
         ),
-        (sysfs_tree.CXL_3N, {}, "node 2 has memory but no CPUs"),
-        (sysfs_tree.POWER_SPARSE, {}, "nodes 252,255 have memory but no CPUs"),
-        (sysfs_tree.MEMORYLESS_2N, {}, "node 1 has CPUs and no memory"),
+        (sysfs_tree.CXL_3N, {}, "memory but no CPUs on node 2"),
+        (sysfs_tree.POWER_SPARSE, {}, "memory but no CPUs on nodes 252,255"),
+        (sysfs_tree.MEMORYLESS_2N, {}, "CPUs and no memory on node 1"),
         (sysfs_tree.INTEL_2N_OFFLINE, {}, "CPUs 5,37,48-49 are offline"),
         (sysfs_tree.INTEL_2N_LIMITED, {}, "may only use CPUs 0-7,32-39 and memory of node 0"),
         (

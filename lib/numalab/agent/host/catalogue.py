@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Dict, Iterator, List, Tuple
 
 from . import machine_findings, memory_findings, process_findings
-from .findings import NOTE, SEVERITIES, Facts, Finding
+from .findings import SEVERITIES, Facts, Finding
 
 MEASURING = "measuring"  # it can spoil a measurement, or says what bindings there are
 HEALTH = "health"  # it costs time whether or not somebody measures
@@ -81,4 +81,4 @@ def examine(facts: Facts, audience: str) -> List[Finding]:
 
 def healthy(findings: List[Finding]) -> bool:
     """Return whether there is nothing to act on."""
-    return all(one.severity == NOTE for one in findings)
+    return all(one.severity == "note" for one in findings)

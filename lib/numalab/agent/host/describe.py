@@ -15,11 +15,11 @@ from ..contract import SCHEMA, Host, Node, State, to_json
 from ..words import units
 from . import catalogue, state, survey, topology
 from . import tools as tools_module
-from .findings import NOTE, PROBLEM, WARNING, Facts, Finding
+from .findings import Facts, Finding
 from .state import value
 from .tools import Tool
 
-MARKS = {PROBLEM: "✗", WARNING: "⚠", NOTE: "–"}
+MARKS = {"problem": "✗", "warning": "⚠", "note": "–"}
 _ASCII = str.maketrans(
     {"·": "|", "×": "x", "✓": "+", "⚠": "!", "✗": "X", "–": "-", "…": "...", "→": "->", "°": ""}
 )

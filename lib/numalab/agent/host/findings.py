@@ -11,7 +11,7 @@ from ..contract import Host, Reason, State
 from .state import value
 from .survey import ByNode, NodeUse, ProcessUse, Survey
 
-PROBLEM, WARNING, NOTE = SEVERITIES = ("problem", "warning", "note")
+SEVERITIES = ("problem", "warning", "note")
 FULL, NEARLY_FULL, CACHED = 0.05, 0.10, 0.30  # shares of a node's memory
 AWAY_BYTES, AWAY_SHARE = 64 << 20, 0.2
 _SPILLS_NOW, _SPILLS_SHARE = 256, 0.05  # allocations between two looks
@@ -31,6 +31,7 @@ REMEDIES = {
     "do-swap-some": "sysctl -w vm.swappiness=1",
     "do-migrate-to-free-node": "migratepages PID {node} {to}",
     "do-migrate": "migratepages {pid} {nodes} {to}",
+    "do-migrate-some": "migratepages {pid} {nodes} {to}",
     "do-migrate-another": "migratepages OTHER-PID {nodes} {to}",
     "do-edit-service": "systemctl edit {unit}",
     "do-start-bound": "numactl --cpunodebind={nodes} --membind={nodes} {name} …",

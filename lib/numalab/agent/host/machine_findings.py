@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator
 
 from ..contract import reason
-from .findings import NOTE, WARNING, Facts, Finding, finding, listed, remedy
+from .findings import Facts, Finding, finding, listed, remedy
 from .state import emulated
 
 _MOVED_BYTES_PER_S = 100e6
@@ -17,14 +17,14 @@ _MOVED_BYTES_PER_S = 100e6
 def memory_settings(facts: Facts) -> Iterator[Finding]:
     """Balancing, reclaim, swappiness: what moves or frees memory unasked."""
     if facts.setting("kernel.numa_balancing") not in (None, "0"):
-        yield finding(WARNING, "balancing-on", mode=facts.setting("kernel.numa_balancing"))
+        yield finding("warning", "balancing-on", mode=facts.setting("kernel.numa_balancing"))
         yield from _balancing_now(facts)
     mode = facts.setting("vm.zone_reclaim_mode")
     if mode not in (None, "0") and mode.isdecimal() and len(facts.nodes) > 1:
         yield _zone_reclaim(facts, mode)
     swap = facts.setting("memory.swap_total_bytes")
     if facts.setting("vm.swappiness") == "0" and swap and len(facts.nodes) > 1:
-        yield finding(NOTE, "swappiness", remedies=[remedy("do-swap-some")])
+        yield finding("note", "swappiness", remedies=[remedy("do-swap-some")])
 
 
 def _zone_reclaim(facts: Facts, mode: str) -> Finding:
@@ -39,12 +39,12 @@ def _zone_reclaim(facts: Facts, mode: str) -> Finding:
     else:
         evidence = [history, reason("who-reclaim-suits")]
     return finding(
-        WARNING,
+        "warning",
         "zone-reclaim",
         evidence=evidence,
         remedies=[back, remedy("do-zone-reclaim-7")] if idle else [back],
         mode=mode,
-        idle=idle,
+        why=reason("mode-reclaims-nothing" if idle else "reclaims-at-home"),
     )
 
 
@@ -55,7 +55,7 @@ def _balancing_now(facts: Facts) -> Iterator[Finding]:
         return
     faults, local = facts.since_boot("numa_hint_faults"), facts.since_boot("numa_hint_faults_local")
     yield finding(
-        WARNING,
+        "warning",
         "balancing",
         evidence=[
             reason("pages-moved", pages=facts.since_boot("numa_pages_migrated")),
@@ -71,11 +71,11 @@ def huge_page_settings(facts: Facts) -> Iterator[Finding]:
     """Transparent huge pages that come unasked, never, or only after waiting."""
     enabled = facts.setting("thp.enabled")
     if enabled in ("always", "never"):
-        yield finding(WARNING, f"thp-{enabled}")
+        yield finding("warning", f"thp-{enabled}")
     stalls = facts.now("compact_stall")
     if enabled not in (None, "never") and facts.setting("thp.defrag") == "always" and stalls >= 10:
         yield finding(
-            WARNING,
+            "warning",
             "thp-defrag",
             evidence=[reason("stalls-now", stalls=stalls, seconds=facts.survey.interval_s)],
             remedies=[remedy("do-defrag-madvise")],
@@ -86,15 +86,17 @@ def processor_settings(facts: Facts) -> Iterator[Finding]:
     """What changes speed from run to run: frequency, quota, other work."""
     governor, driver = facts.setting("cpu.governor"), facts.setting("cpu.driver") or ""
     if governor == "powersave" and "pstate" not in driver:
-        yield finding(WARNING, "governor", driver=driver, remedies=[remedy("do-governor")])
+        yield finding(
+            "warning", "governor", driver=driver or "unknown", remedies=[remedy("do-governor")]
+        )
     elif governor not in (None, "performance"):
-        yield finding(WARNING, "governor-varies", governor=governor)
+        yield finding("warning", "governor-varies", governor=governor)
     quota = facts.setting("cgroup.cpu_max")
     if quota and not quota.startswith("max"):
-        yield finding(WARNING, "cpu-quota", quota=quota)
+        yield finding("warning", "cpu-quota", quota=quota)
     load = facts.setting("load.average")
     if load and load[0] > max(0.5, 0.1 * facts.host.threads):
-        yield finding(WARNING, "load", load=load[0], threads=facts.host.threads)
+        yield finding("warning", "load", load=load[0], threads=facts.host.threads)
 
 
 # --- the machine ------------------------------------------------------------------------------
@@ -105,38 +107,40 @@ def kind_of_machine(facts: Facts) -> Iterator[Finding]:
     is_emulated, why = emulated(facts.host, facts.state)
     hypervisor = facts.setting("virt.hypervisor")
     if is_emulated:
-        yield finding(WARNING, "emulated-machine", why=why)
+        yield finding("warning", "emulated-machine", why=why)
     elif hypervisor not in (None, "none"):
-        yield finding(WARNING, "virtual-machine", name=hypervisor)
+        yield finding("warning", "virtual-machine", name=hypervisor)
 
 
 def what_may_be_used(facts: Facts) -> Iterator[Finding]:
     """CPUs and memory that no binding reaches."""
     host = facts.host
     if host.offline:
-        yield finding(NOTE, "offline-cpus", cpus=host.offline)
+        yield finding("note", "offline-cpus", cpus=host.offline)
     online = listed(cpu.number for cpu in host.cpus if cpu.online)
     if host.allowed.cpus != online or host.allowed.nodes != listed(host.node):
-        yield finding(NOTE, "cpuset", cpus=host.allowed.cpus, memory=host.allowed.nodes)
+        yield finding("note", "cpuset", cpus=host.allowed.cpus, memory=host.allowed.nodes)
     isolated = facts.setting("cpu.isolated")
     if isolated not in (None, "none"):
-        yield finding(NOTE, "isolated-cpus", cpus=isolated)
+        yield finding("note", "isolated-cpus", cpus=isolated)
 
 
 def shape(facts: Facts) -> Iterator[Finding]:
     """Nodes without memory or CPUs, hidden ones, and sizes that contradict each other."""
     host = facts.host
     if facts.doubtful:
+        known = host.available_bytes
         yield finding(
-            WARNING, "nodes-understated", nodes_bytes=facts.nodes_bytes,
-            whole=facts.setting("memory.total_bytes"), available=host.available_bytes,
+            "warning", "nodes-understated", nodes_bytes=facts.nodes_bytes,
+            whole=facts.setting("memory.total_bytes"),
+            available="" if known is None else reason("available-in-all", size=known),
         )  # fmt: skip
     bare = [node.number for node in host.nodes if node.cpus and node.memory_bytes == 0]
     if bare and len(host.nodes) > 1 and not facts.doubtful:
-        yield finding(NOTE, "memory-less", nodes=bare, on=listed(bare))
+        yield finding("note", "memory-less", nodes=bare, on=listed(bare))
     targets = [node.number for node in host.nodes if not node.cpus and node.memory_bytes]
     if targets:
-        yield finding(NOTE, "cpu-less", nodes=targets, on=listed(targets))
+        yield finding("note", "cpu-less", nodes=targets, on=listed(targets))
     if len(host.nodes) == 1:
         yield from _one_node(facts)
 
@@ -147,7 +151,7 @@ def _one_node(facts: Facts) -> Iterator[Finding]:
     virtual = facts.setting("virt.hypervisor") not in (None, "none")
     if "numa=off" in (facts.setting("kernel.cmdline") or "").split():
         yield finding(
-            NOTE if packages == 1 or virtual else WARNING,
+            "note" if packages == 1 or virtual else "warning",
             "numa-off",
             evidence=[reason("has-packages", packages=packages) if packages > 1 else None],
             remedies=[remedy("do-numa-on")],
@@ -155,7 +159,7 @@ def _one_node(facts: Facts) -> Iterator[Finding]:
     elif packages > 1 and not virtual:
         yield finding(
             # Elsewhere a kernel may call a cluster of cores a package.
-            WARNING if facts.host.arch == "x86_64" else NOTE,
+            "warning" if facts.host.arch == "x86_64" else "note",
             "hidden-nodes",
             evidence=[reason("node-interleaving"), reason("when-one-node-is-right")],
             remedies=[remedy("do-show-nodes")],
@@ -163,4 +167,4 @@ def _one_node(facts: Facts) -> Iterator[Finding]:
             remote=(packages - 1) / packages,
         )
     elif packages > 1 or groups > 1:
-        yield finding(NOTE, "single-node", packages=packages, groups=groups, virtual=virtual)
+        yield finding("note", "single-node", packages=packages, groups=groups)

@@ -12,9 +12,6 @@ from .findings import (
     CACHED,
     FULL,
     NEARLY_FULL,
-    NOTE,
-    PROBLEM,
-    WARNING,
     Facts,
     Finding,
     Remedy,
@@ -42,13 +39,13 @@ def full_of_cache(facts: Facts) -> Iterator[Finding]:
         held = {"node": node.number, "free": free, "cache": cache or 0}
         others = facts.with_room(node.number)
         if len(facts.nodes) == 1:
-            yield finding(WARNING, "cache-to-reclaim", nodes=[node.number], **held)
+            yield finding("warning", "cache-to-reclaim", nodes=[node.number], **held)
         elif not others:
             why = reason("no-room-elsewhere")
-            yield finding(NOTE, "node-full", nodes=[node.number], why=why, **held)
+            yield finding("note", "node-full", nodes=[node.number], why=why, **held)
         elif cache is None or cache <= CACHED * memory:
             why = reason("full-of-shared-memory", size=node.shared_memory_bytes or 0)
-            yield finding(NOTE, "node-full", nodes=[node.number], why=why, **held)
+            yield finding("note", "node-full", nodes=[node.number], why=why, **held)
         else:
             yield _spilling(facts, node, others[0], held)
 
@@ -56,9 +53,9 @@ def full_of_cache(facts: Facts) -> Iterator[Finding]:
 def _spilling(facts: Facts, node: NodeUse, to: int, held: Dict[str, Any]) -> Finding:
     victims = [one for one in facts.processes if _is_victim(one, node.number)]
     spills = facts.spills_now(node)
-    severity = PROBLEM if spills or victims else WARNING
+    severity = "problem" if spills or victims else "warning"
     if (facts.room_share(node) or 0) >= FULL:
-        severity = NOTE
+        severity = "note"
     return finding(
         severity,
         "page-cache",
@@ -79,7 +76,7 @@ def _spilling(facts: Facts, node: NodeUse, to: int, held: Dict[str, Any]) -> Fin
         nodes=[node.number],
         pids=[one.pid for one in victims],
         to=to,
-        room=facts.room(node),
+        room=facts.room(node) or 0,
         **held,
     )
 
@@ -131,7 +128,7 @@ def swapping(facts: Facts) -> Iterator[Finding]:
         return
     used = total - free
     if used > total // 20:
-        yield finding(WARNING, "swap-used", used=used)
+        yield finding("warning", "swap-used", used=used)
     if len(facts.nodes) < 2 or facts.doubtful:
         return
     full = [node for node in facts.nodes if _is_short(facts, node)]
@@ -147,7 +144,7 @@ def swapping(facts: Facts) -> Iterator[Finding]:
         went, came = facts.since_boot("pswpout"), facts.since_boot("pswpin")
         traffic = reason("swapped-since-boot", went=went, came=came)
     yield finding(
-        PROBLEM if out else WARNING,
+        "problem" if out else "warning",
         "swap-insanity",
         evidence=[
             *(_node_held(facts, node) for node in full[:3]),
@@ -166,7 +163,8 @@ def swapping(facts: Facts) -> Iterator[Finding]:
         pids=[one.pid for one in swapped],
         used=used,
         full=listed(node.number for node in full),
-        free=[{"node": node.number, "free": node.free_bytes} for node in roomy[:3]],
+        to=roomy[0].number,
+        free=roomy[0].free_bytes,
     )
 
 
@@ -198,9 +196,9 @@ def fragmented(facts: Facts) -> Iterator[Finding]:
         return
     given, refused = facts.since_boot("thp_fault_alloc"), facts.since_boot("thp_fault_fallback")
     felt = refused >= 1000 and refused >= 0.1 * (given + refused)
-    severity = NOTE
+    severity = "note"
     if felt:
-        severity = PROBLEM if facts.now("thp_fault_fallback") >= 10 else WARNING
+        severity = "problem" if facts.now("thp_fault_fallback") >= 10 else "warning"
     evidence: List[Optional[Reason]] = [
         reason(
             "free-blocks", node=node.number, blocks=node.huge_page_bytes, free=node.free_bytes,
@@ -209,6 +207,7 @@ def fragmented(facts: Facts) -> Iterator[Finding]:
         for node in pieces[:4]
     ]  # fmt: skip
     evidence.append(reason("huge-pages-refused", refused=refused, asked=given + refused))
+    evidence.append(None if felt else reason("not-felt"))
     if "compact_stall" in facts.survey.vmstat:
         stalls, vain = facts.since_boot("compact_stall"), facts.since_boot("compact_fail")
         evidence.append(reason("compaction", stalls=stalls, vain=vain))
@@ -221,7 +220,6 @@ def fragmented(facts: Facts) -> Iterator[Finding]:
         else [],
         nodes=[node.number for node in pieces],
         on=listed(node.number for node in pieces),
-        felt=felt,
     )
 
 
@@ -240,22 +238,16 @@ def hugetlb(facts: Facts) -> Iterator[Finding]:
     lean = any(facts.pooled(n.number)[0] < 0.5 * (n.memory_bytes or 0) for n in facts.nodes)
     for node in facts.nodes:
         memory, (held, idle) = node.memory_bytes or 0, facts.pooled(node.number)
-        severity = WARNING
+        severity = "warning"
         if several and held >= 0.9 * memory:
-            severity, crowded = WARNING if lean else NOTE, True  # alike on all nodes: meant so
+            severity = "warning" if lean else "note"  # alike on all nodes it was meant so
+            why = reason("hugetlb-crowds", held=held, memory=memory)
         elif held >= 0.5 * memory and idle >= 0.5 * memory:
-            crowded = False
+            why = reason("hugetlb-idle", idle=idle)
         else:
             continue
         yield finding(
-            severity,
-            "hugetlb",
+            severity, "hugetlb", node=node.number, why=why, nodes=[node.number],
             evidence=[reason("hugetlb-reserved", held=held, idle=idle)],
             remedies=[remedy("do-hugetlb", node=node.number)],
-            nodes=[node.number],
-            node=node.number,
-            memory=memory,
-            held=held,
-            idle=idle,
-            crowded=crowded,
-        )
+        )  # fmt: skip

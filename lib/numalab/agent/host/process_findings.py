@@ -11,9 +11,6 @@ from .findings import (
     AWAY_BYTES,
     AWAY_SHARE,
     FULL,
-    NOTE,
-    PROBLEM,
-    WARNING,
     Facts,
     Finding,
     Remedy,
@@ -47,23 +44,25 @@ def _bound_away(facts: Facts, process: ProcessUse) -> Optional[Finding]:
     if away < max(AWAY_BYTES, AWAY_SHARE * process.total):
         return None
     code, severity, why, remedies = _why_away(facts, process, home, near, away)
+    where = reason("its-memory", by_node=dict(process.memory or {}))
+    return _apart(process, home, away, code, severity, why, [where, _running(process)], remedies)
+
+
+def _apart(
+    process: ProcessUse,
+    home: Set[int],
+    away: int,
+    code: str,
+    severity: str,
+    why: Reason,
+    evidence: List[Optional[Reason]],
+    remedies: List[Remedy],
+) -> Finding:
     return finding(
-        severity,
-        code,
-        evidence=[
-            reason("its-memory", by_node=dict(process.memory or {})),
-            _running(process),
-        ],
-        remedies=remedies,
-        nodes=home,
-        pids=[process.pid],
-        name=process.name,
-        pid=process.pid,
-        home=listed(home),
-        share=away / process.total,
-        total=process.total,
-        why=why,
-    )
+        severity, code, evidence=evidence, remedies=remedies, nodes=home, pids=[process.pid],
+        name=process.name, pid=process.pid, home=listed(home), share=away / process.total,
+        total=process.total, why=why,
+    )  # fmt: skip
 
 
 def _why_away(
@@ -82,19 +81,19 @@ def _why_away(
     limited = set(cpulist.parse(process.allowed_nodes or "")) & set(facts.by_number)
     if limited and not limited & home:
         why = reason("by-its-cpuset", nodes=listed(limited))
-        return "cpuset-apart", WARNING, why, home_again
+        return "cpuset-apart", "warning", why, home_again
     if kind == "interleave":
         over = set(_policy_nodes(policy)) or set(facts.by_number)
         fair = len(over - near) / len(over)
         if away / process.total <= fair + AWAY_SHARE:
-            return "interleaved", NOTE, by_policy, []
+            return "interleaved", "note", by_policy, []
         why = reason("interleaved-unevenly", policy=policy, share=fair, nodes=own)
         again = remedy("do-start-interleaved", nodes=own, over=listed(over), name=process.name)
-        return "memory-away", WARNING, why, [again]
+        return "memory-away", "warning", why, [again]
     if kind in ("bind", "prefer"):
-        return "bound-apart", WARNING, by_policy, home_again
+        return "bound-apart", "warning", by_policy, home_again
     busy = (process.cpu_percent or 0) >= _BUSY_PERCENT
-    return "memory-away", PROBLEM if busy else WARNING, reason("node-was-full"), home_again
+    return "memory-away", "problem" if busy else "warning", reason("node-was-full"), home_again
 
 
 def _wandered(facts: Facts, process: ProcessUse) -> Optional[Finding]:
@@ -110,21 +109,12 @@ def _wandered(facts: Facts, process: ProcessUse) -> Optional[Finding]:
         return None
     balancing = facts.setting("kernel.numa_balancing") not in (None, "0")
     act = not balancing and (process.cpu_percent or 0) >= _BUSY_PERCENT
-    return finding(
-        WARNING if act else NOTE,
-        "memory-away",
-        evidence=[_running(process), reason("free-to-run-anywhere")],
-        remedies=[*_move_home(facts, process, home, near), _restart(process, listed(home))]
-        if act
-        else [],
-        nodes=home,
-        pids=[process.pid],
-        name=process.name,
-        pid=process.pid,
-        home=listed(home),
-        share=away / process.total,
-        total=process.total,
-        why=reason("balancing-should-help" if balancing else "runs-there-now"),
+    why = reason("balancing-should-help" if balancing else "runs-there-now")
+    evidence = [_running(process), reason("free-to-run-anywhere")]
+    remedies = [*_move_home(facts, process, home, near), _restart(process, listed(home))]
+    severity = "warning" if act else "note"
+    return _apart(
+        process, home, away, "memory-away", severity, why, evidence, remedies if act else []
     )
 
 
@@ -162,16 +152,8 @@ def _move_home(facts: Facts, process: ProcessUse, home: Set[int], near: Set[int]
     if facts.doubtful or not targets:
         return []
     fits = sum(facts.available(facts.by_number[node]) or 0 for node in targets)
-    return [
-        remedy(
-            "do-migrate",
-            pid=process.pid,
-            nodes=listed(away),
-            to=listed(targets),
-            bound=any(policy.startswith("bind") for policy in process.policies),
-            fits=fits if fits < sum(away.values()) else None,
-        )
-    ]
+    code = "do-migrate" if fits >= sum(away.values()) else "do-migrate-some"
+    return [remedy(code, pid=process.pid, nodes=listed(away), to=listed(targets), fits=fits)]
 
 
 def _restart(process: ProcessUse, nodes: str) -> Remedy:
@@ -198,7 +180,7 @@ def bound_to_full(facts: Facts) -> Iterator[Finding]:
         if elsewhere:
             remedies.insert(0, remedy("do-migrate-another", nodes=nodes, to=elsewhere[0]))
         yield finding(
-            WARNING,
+            "warning",
             "bound-to-full",
             evidence=[
                 reason("holds-there", size=process.total),
@@ -213,7 +195,7 @@ def bound_to_full(facts: Facts) -> Iterator[Finding]:
             on=nodes,
             left=sum(known),
             whole=whole,
-            swap=bool(swap),
+            then=reason("then-it-swaps" if swap else "then-it-is-killed"),
         )
 
 

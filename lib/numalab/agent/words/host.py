@@ -87,19 +87,6 @@ _VIRTUALISATION: Dict[str, Template] = {  # evidence of a hypervisor or an emula
 }
 
 
-def _has(nodes: str) -> str:
-    return "has" if nodes.isdecimal() else "have"
-
-
-def _page_cache(f: Fields) -> str:
-    after = f" after the next {units.size(f['room'])}" if f["room"] else ""
-    return (
-        f"node {f['node']} has {units.size(f['free'])} free and {units.size(f['cache'])} of page "
-        f"cache: allocations from its CPUs spill to node {f['to']}{after}; the cache stays, "
-        "because it is reclaimed only when all nodes are short"
-    )
-
-
 def _cache_held(f: Fields) -> str:
     words = f"{units.size(f['memory'])} in all; {units.size(f['clean'])} of the cache are clean"
     if f["dirty"]:
@@ -111,74 +98,8 @@ def _cache_held(f: Fields) -> str:
     return words
 
 
-def _swap_insanity(f: Fields) -> str:
-    free = ", ".join(f"node {n['node']} has {units.size(n['free'])} free" for n in f["free"])
-    verb = "is" if f["full"].isdecimal() else "are"
-    full = units.listed("node", f["full"])
-    return f"{units.size(f['used'])} are swapped out and {full} {verb} full, while {free}"
-
-
-def _shares(by_node: Fields) -> str:
-    return ", ".join(f"{units.percent(by_node[node])} on node {node}" for node in by_node)
-
-
-def _sizes(by_node: Fields) -> str:
-    return ", ".join(f"{units.size(by_node[node])} on node {node}" for node in by_node)
-
-
-def _do_migrate(f: Fields) -> str:
-    words = "moves what is there at once; the process waits while its pages are copied"
-    if f["bound"]:
-        words += ", and what it allocates next still follows its policy"
-    if f["fits"] is not None:
-        room = units.listed("node", f["to"])
-        words += f". Only about {units.size(f['fits'])} fit: make room on {room} first"
-    return words
-
-
-def _one_node(f: Fields) -> str:
-    parts = f"{f['groups']} groups of cores with an L3"
-    if f["packages"] > 1:
-        parts = f"{f['packages']} packages"
-    machine = " of a virtual machine" if f["virtual"] else ""
-    return (
-        f"one node with {parts}{machine}: memory is one pool to the kernel; binding CPUs to a "
-        "group still keeps its threads on one cache"
-    )
-
-
-def _understated(f: Fields) -> str:
-    words = (
-        f"the nodes show {units.size(f['nodes_bytes'])} of memory, /proc/meminfo "
-        f"{units.size(f['whole'])}: this machine understates its nodes"
-    )
-    if f["available"] is None:
-        return words
-    return f"{words}; {units.size(f['available'])} are available in all"
-
-
-def _zone_reclaim(f: Fields) -> str:
-    if f["idle"]:
-        return (
-            f"vm.zone_reclaim_mode = {f['mode']} reclaims nothing on this kernel: with MGLRU "
-            "(lru_gen/enabled) it needs the bits 2 and 4 too"
-        )
-    return (
-        f"vm.zone_reclaim_mode = {f['mode']}: a program that allocates on a full node waits while "
-        "page cache is reclaimed there, though other nodes are free"
-    )
-
-
-def _hugetlb(f: Fields) -> str:
-    if f["crowded"]:
-        return (
-            f"hugetlb pages take {units.size(f['held'])} of the {units.size(f['memory'])} of node "
-            f"{f['node']}: everything else from its CPUs spills to other nodes"
-        )
-    return (
-        f"{units.size(f['idle'])} of hugetlb pages on node {f['node']} are reserved and unused: "
-        "nothing else can have that memory"
-    )
+def _by_node(f: Fields) -> str:
+    return ", ".join(f"{units.size(size)} on node {node}" for node, size in f["by_node"].items())
 
 
 _AWAY = (
@@ -186,28 +107,24 @@ _AWAY = (
     "other nodes: {why}"
 )
 _FINDINGS: Dict[str, Template] = {
-    "page-cache": _page_cache,
+    "page-cache": "node {node} has {free:size} free and {cache:size} of page cache: allocations "
+    "from its CPUs spill to node {to} after the next {room:size}; the cache stays, because it is "
+    "reclaimed only when all nodes are short",
     "node-full": "node {node} has {free:size} free and {cache:size} of page cache; {why}",
     "cache-to-reclaim": "node {node} has {free:size} free and {cache:size} of page cache: "
     "allocations there must reclaim it first (vm.drop_caches frees it)",
-    "swap-insanity": _swap_insanity,
+    "swap-insanity": "{used:size} are swapped out and nothing is left on {full:nodes}, while node "
+    "{to} has {free:size} free",
     "swap-used": "{used:size} of swap are in use: memory was short on this host",
-    "fragmented": lambda f: (
-        f"{units.listed('node', f['on'])}: free memory is in pieces too small "
-        "for huge pages" + ("" if f["felt"] else "; no program has felt it so far")
-    ),
-    "hugetlb": _hugetlb,
+    "fragmented": "{on:nodes}: free memory is in pieces too small for huge pages",
+    "hugetlb": "hugetlb pages of node {node}: {why}",
     "memory-away": _AWAY,
     "bound-apart": _AWAY,
     "cpuset-apart": _AWAY,
     "interleaved": _AWAY,
-    "bound-to-full": lambda f: (
-        f"{f['name']} ({f['pid']}) may only use memory of "
-        f"{units.listed('node', f['on'])}, where {units.size(f['left'])} of {units.size(f['whole'])} "
-        "can still be had: "
-        + ("what it allocates next swaps" if f["swap"] else "it is killed when it allocates more")
-    ),
-    "zone-reclaim": _zone_reclaim,
+    "bound-to-full": "{name} ({pid}) may only use memory of {on:nodes}, where {left:size} of "
+    "{whole:size} can still be had: {then}",
+    "zone-reclaim": "vm.zone_reclaim_mode = {mode} {why}",
     "balancing": "automatic balancing (kernel.numa_balancing) moves {mb_per_s} MB/s between nodes "
     "now",
     "balancing-on": "kernel.numa_balancing = {mode}: pages will move during a run; fixed in a run "
@@ -218,41 +135,31 @@ _FINDINGS: Dict[str, Template] = {
     "thp-always": "transparent huge pages are given unasked (always): two runs can get different "
     "page sizes; what each run got is in its record",
     "thp-never": "transparent huge pages are off (never): latencies will include TLB misses",
-    "governor": lambda f: (
-        "the frequency governor is powersave with the driver "
-        f"{f['driver'] or 'unknown'}: every CPU stays at its lowest frequency"
-    ),
+    "governor": "the frequency governor is powersave with the driver {driver}: every CPU stays at "
+    "its lowest frequency",
     "governor-varies": "the frequency governor is {governor}: times depend on what ran before",
     "cpu-quota": "this cgroup has a CPU quota (cpu.max = {quota}): runs will be throttled",
     "load": "load average {load:.1f} on {threads:n hardware thread}: other work is running",
     "emulated-machine": "an emulated machine ({why}): no time measured here says anything about "
     "hardware",
-    "virtual-machine": lambda f: (
-        "a virtual machine"
-        + ("" if f["name"] == "unnamed" else f" ({f['name']})")
-        + ": its nodes are what the hypervisor shows, and its neighbours can disturb a run"
-    ),
+    "virtual-machine": "a virtual machine ({name}): its nodes are what the hypervisor shows, and "
+    "its neighbours can disturb a run",
     "offline-cpus": "{cpus:CPUs} are offline: no binding uses them",
     "isolated-cpus": "{cpus:CPUs} are isolated: only a process that is bound to them runs there",
-    "cpuset": lambda f: (
-        f"this command may only use {units.listed('CPU', f['cpus'] or 'none')} and "
-        f"memory of {units.listed('node', f['memory'] or 'none')} (a cpuset): bindings, and what is "
-        "started from here, stay within them"
-    ),
-    "nodes-understated": _understated,
-    "memory-less": lambda f: (
-        f"{units.listed('node', f['on'])} {_has(f['on'])} CPUs and no memory: "
-        "all that runs there is remote (empty slots, or memory taken offline)"
-    ),
-    "cpu-less": lambda f: (
-        f"{units.listed('node', f['on'])} {_has(f['on'])} memory but no CPUs: "
-        "only ever the target of a binding"
-    ),
+    "cpuset": "this command may only use {cpus:CPUs} and memory of {memory:nodes} (a cpuset): "
+    "bindings, and what is started from here, stay within them",
+    "nodes-understated": "the nodes show {nodes_bytes:size} of memory, /proc/meminfo {whole:size}: "
+    "this machine understates its nodes{available}",
+    "memory-less": "CPUs and no memory on {on:nodes}: all that runs there is remote (empty slots, "
+    "or memory taken offline)",
+    "cpu-less": "memory but no CPUs on {on:nodes}: only ever the target of a binding",
     "numa-off": "the kernel was started with numa=off: it sees one node and places memory blindly",
     "hidden-nodes": "{packages} packages, but one node: the firmware interleaves memory over them, "
     "so about {remote:percent} of every program's accesses are remote, and no binding can change "
     "it",
-    "single-node": _one_node,
+    "single-node": "one node with {packages:n package} and {groups:n group} of cores with an L3: "
+    "memory is one pool to the kernel; binding CPUs to a group still keeps its threads on one "
+    "cache",
 }
 _EVIDENCE: Dict[str, Template] = {
     "no-room-elsewhere": "no other node has room either, so the kernel reclaims the cache where it "
@@ -272,7 +179,7 @@ _EVIDENCE: Dict[str, Template] = {
     "swapping-now": "{pages} pages were swapped out in {seconds:.1f} s, while this command looked",
     "swapped-since-boot": "since boot {went} pages went out, {came} came in",
     "process-in-swap": "{name} ({pid}) has {size:size} in swap",
-    "its-memory": lambda f: f"its memory: {_sizes(f['by_node'])}",
+    "its-memory": lambda f: f"its memory: {_by_node(f)}",
     "by-its-policy": "its policy {policy} puts it there",
     "by-its-cpuset": "its cpuset allows memory of {nodes:nodes} only",
     "interleaved-unevenly": "its policy {policy} would put {share:percent} there, but "
@@ -285,18 +192,29 @@ _EVIDENCE: Dict[str, Template] = {
     "free-to-run-anywhere": "it may run on every node: the scheduler moved it, the memory stayed",
     "was-idle": "it was idle while this command looked",
     "was-running": lambda f: (
-        f"it used {f['percent']:.0f} % of a CPU while this command looked: {_shares(f['by_node'])}"
+        f"it used {f['percent']:.0f} % of a CPU while this command looked: "
+        + ", ".join(f"{units.percent(share)} on node {n}" for n, share in f["by_node"].items())
     ),
     "holds-there": "it holds {size:size} there",
     "swap-free": "{size:size} of swap are free",
     "no-swap-free": "there is no free swap",
-    "room-not-allowed": lambda f: (
-        f"{units.listed('node', f['nodes'])} {_has(f['nodes'])} room, and it may not use it"
-    ),
-    "free-blocks": "node {node}: {blocks:size} of {free:size} free in blocks of {unit:size} or more",
+    "room-not-allowed": "there is room on {nodes:nodes}, and it may not use it",
+    "free-blocks": "node {node}: {blocks:size} of {free:size} free in blocks of {unit:size} or "
+    "more",
     "huge-pages-refused": "since boot {refused} of {asked} huge pages asked for in a page fault "
     "were refused (thp_fault_fallback)",
     "compaction": "compaction: {stalls} stalls, {vain} of them in vain",
+    "not-felt": "no program has felt it so far",
+    "then-it-swaps": "what it allocates next swaps",
+    "then-it-is-killed": "it is killed when it allocates more",
+    "available-in-all": "; {size:size} are available in all",
+    "mode-reclaims-nothing": "reclaims nothing on this kernel: with MGLRU (lru_gen/enabled) it "
+    "needs the bits 2 and 4 too",
+    "reclaims-at-home": "makes a program that allocates on a full node wait while page cache is "
+    "reclaimed there, though other nodes are free",
+    "hugetlb-crowds": "they take {held:size} of its {memory:size}, and everything else from its "
+    "CPUs spills to other nodes",
+    "hugetlb-idle": "{idle:size} are reserved and unused, and nothing else can have that memory",
     "hugetlb-reserved": "reserved {held:size}, of it unused {idle:size}",
     "reclaims-since-boot": "since boot {done} reclaims of this kind succeeded and {failed} failed",
     "reclaim-in-vain": "every allocation on a full node tries it, fails, and spills as with 0",
@@ -349,7 +267,10 @@ _REMEDIES: Dict[str, Template] = {
     "do-swap-some": "as little swapping as possible, but some",
     "do-migrate-to-free-node": "moves a process's memory to the free node at once; it waits while "
     "its pages are copied",
-    "do-migrate": _do_migrate,
+    "do-migrate": "moves what is there at once; the process waits while its pages are copied, and "
+    "what it allocates next still follows its policy",
+    "do-migrate-some": "moves what is there at once; the process waits while its pages are copied. "
+    "Only about {fits:size} fit: make room on {to:nodes} first",
     "do-migrate-another": "moves another process away from there",
     "do-edit-service": "add [Service] NUMAPolicy=bind NUMAMask={nodes} CPUAffinity=numa (systemd "
     "244), then restart it. Risk: a bound service that needs more than the node has swaps or is "
