@@ -65,8 +65,8 @@ class Reason:
 
 
 def reason(code: str, **fields: Any) -> Reason:
-    """Return a reason by its code and fields."""
-    return Reason(code, fields)
+    """Return a reason by its code and fields; a field may be a reason itself."""
+    return Reason(code, to_json(fields))
 
 
 # --- the host ---------------------------------------------------------------------------------

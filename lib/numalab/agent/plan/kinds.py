@@ -34,7 +34,6 @@ from ..contract import (
     Reason,
     Skip,
     reason,
-    to_json,
 )
 from ..errors import Fault
 from ..words import units
@@ -194,7 +193,7 @@ def _why_one_memory_node(host: Host) -> Reason:
 def refuse(host: Host, binding: Binding, why: Reason) -> Fault:
     """Return the fault of an explicit binding that this host cannot meet."""
     return Fault(
-        reason("binding-impossible", binding=binding.text, why=to_json(why)),
+        reason("binding-impossible", binding=binding.text, why=why),
         f"this host has nodes {cpulist.format(host.node) or 'none'}; with usable CPUs: "
         f"{cpulist.format(host.cpus_of) or 'none'}; with usable memory: "
         f"{cpulist.format(host.memory_nodes) or 'none'}",
