@@ -23,7 +23,7 @@ import yaml
 
 from numalab import agent_archive, check, experiments, fleet, home, session
 from numalab.agent.errors import Fault
-from numalab.agent.trial import job, journal
+from numalab.agent.trial import journal
 from numalab.fleet import ansible, receive
 from numalab.fleet.record import Record
 
@@ -407,7 +407,7 @@ def test_ansible_ends_when_the_command_that_started_it_is_gone(tmp_path):
     assert playing.returncode == -signal.SIGKILL
 
 
-# --- the agent's half: job.py --------------------------------------------------------------------
+# --- what a host has done ------------------------------------------------------------------------
 
 
 def order(name: str, *argv: str, blocks: int = 1) -> dict:
@@ -433,46 +433,8 @@ def await_end(folder: Path) -> dict:
     raise AssertionError(status)
 
 
-def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
-    folder = place / "on-one" / "one"
+def test_what_a_host_left_out_is_asked_for_no_more(place):
     given = order("first", "true")
-    given["requests"][0]["request"] = {**held(place)[0][0], "host": "one"}
-    assert start(agent, folder / "first", given).returncode == 0
-    again = start(agent, folder / "first", given)
-    assert again.returncode == 0 and json.loads(again.stdout)["state"] == "running"
-    other = start(agent, folder / "second", order("second", "true"))
-    pid = json.loads((folder / "first" / "status.json").read_text())["pid"]
-    assert other.returncode == 2
-    assert f"another fleet measures on this host (process {pid})" in other.stderr
-    (place / "hold").unlink()
-    assert await_end(folder / "first")["jobs"][0]["state"] == "complete"
-    assert start(agent, folder / "second", order("second", "true")).returncode == 0
-    await_end(folder / "second")
-
-
-def test_a_request_that_fails_does_not_cost_the_others(place, agent):
-    folder = place / "on-one" / "one" / "first"
-    given = order("first", "true")
-    bad = json.loads(json.dumps(given["requests"][0]))
-    bad["key"] = "0-bad"
-    bad["request"]["tool"]["prefer"] = ["none-such"]
-    given["requests"].insert(0, bad)
-    assert start(agent, folder, given).returncode == 0
-    status = await_end(folder)
-    assert [job["state"] for job in status["jobs"]] == ["failed", "complete"]
-    assert "none-such" in status["jobs"][0]["reason"]
-    assert status["archive"] == "runs.tar"
-
-
-def test_what_has_nothing_to_measure_on_a_host_is_left_out_and_no_failure(place, monkeypatch):
-    given = order("first", "true")
-    plan = job.planning.make(given["requests"][0]["request"], job.topology.read())
-    skipped = [{"cell": "remote:farthest", "binding": "remote", "reason": "one node"}]
-    plan.update(order=[], cells=[], skipped=skipped)
-    monkeypatch.setattr(job.planning, "make", lambda request, topology: plan)
-    queue = job._Queue(place, given)
-    queue._one(queue.jobs[0], given["requests"][0])
-    assert (queue.jobs[0]["state"], queue.jobs[0]["reason"]) == ("left out", "one node")
     with Record({"group": "lot"}).opened([given["requests"][0]["request"]], ["one"]):
         pass
     record = Record({"group": "lot"})
@@ -480,29 +442,6 @@ def test_what_has_nothing_to_measure_on_a_host_is_left_out_and_no_failure(place,
         assert list(record.missing("one")) == ["1-command"]
         record.leave_out("one", "1-command", "one node")
         assert record.missing("one") == {} and record.runs("one") == {}
-
-
-def test_what_sets_the_host_without_leave_is_left_out_of_many_and_fails_alone(place):
-    given = order("first", "true")
-    request = {**given["requests"][0]["request"], "changes": {"vm.swappiness": "10"}}
-    given["requests"] = [{"key": key, "request": request} for key in ("1-a", "2-b")]
-    for requests, state in ((given["requests"], "left out"), (given["requests"][:1], "failed")):
-        queue = job._Queue(place, {**given, "requests": requests})
-        queue._one(queue.jobs[0], requests[0])
-        assert queue.jobs[0]["state"] == state
-        assert "vm.swappiness" in queue.jobs[0]["reason"]
-        assert "--allow-host-changes" in queue.jobs[0]["reason"]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"), [("{", "not JSON"), ('{"schema": 99}', "schema version"), ("[]", "order")]
-)
-def test_what_is_no_order_is_refused(place, agent, given, words):
-    done = subprocess.run(
-        [sys.executable, str(agent), "job", "start", str(place / "on-one" / "x")],
-        input=given, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
 # --- what arrives --------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ import sys
 import tarfile
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -104,7 +104,7 @@ class Status:
     state: str = "running"
     reason: Optional[Reason] = None
     archive: Optional[str] = None
-    jobs: List[Job] = field(default_factory=list)
+    jobs: Tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class _Queue:
     def __init__(self, folder: Path, order: Order) -> None:
         self.folder = Path(os.path.abspath(folder))
         self.order = order
-        self.jobs = [Job(entry.key, entry.request.experiment) for entry in order.requests]
+        self.jobs = tuple(Job(one.key, one.request.experiment) for one in order.requests)
         self.status = Status(SCHEMA, order.session, jobs=self.jobs)
 
     def write(self) -> None:

@@ -1,0 +1,218 @@
+"""The queue that measures for a fleet: detached, one at a time, nothing lost when it is cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from numalab import agent_archive
+from numalab.agent.contract import (
+    SCHEMA,
+    Reason,
+    Request,
+    Skip,
+    ToolRequest,
+    from_json,
+    reason,
+    to_json,
+)
+from numalab.agent.errors import Fault
+from numalab.agent.trial import events, job, journal
+
+# An archive whose lock follows the folder that it measures into: .../SESSION.
+_LOCK = """
+import hashlib, os, sys
+LOCK = "test-" + hashlib.md5(os.path.dirname(sys.argv[-1]).encode()).hexdigest()[:12]
+"""
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    plain = agent_archive.build(tmp_path_factory.mktemp("agent") / "plain.pyz")
+    own = plain.with_name("own.pyz")
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(own, "w") as target:
+        for entry in source.infolist():
+            data = source.read(entry)
+            if entry.filename == "numalab/agent/trial/lock.py":
+                assert b'LOCK = "numalab-measure"\n' in data
+                data = data.replace(b'LOCK = "numalab-measure"\n', _LOCK.encode())
+            target.writestr(entry, data)
+    return own
+
+
+@pytest.fixture
+def place(tmp_path):
+    yield tmp_path
+    for path in tmp_path.glob("*/status.json"):
+        pid = json.loads(path.read_text())["pid"]
+        if pid and Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+
+
+def request(*argv: str, blocks: int = 1, **more) -> Request:
+    asked = Request(
+        schema=SCHEMA, experiment="command", profile="smoke", host="one",
+        tool=ToolRequest("command", ("command",), {"argv": list(argv)}), bindings=("unbound",),
+        blocks=blocks, seed=1, control=False, collectors=None,
+    )  # fmt: skip
+    return replace(asked, **more)
+
+
+def order(session: str, *requests: Request) -> job.Order:
+    listed = (job.OrderedRequest(f"{n}-command", one) for n, one in enumerate(requests, 1))
+    return job.Order(SCHEMA, session, tuple(listed))
+
+
+def start(agent: Path, folder: Path, given: object):
+    return subprocess.run(
+        [sys.executable, str(agent), "job", "start", str(folder)],
+        input=given if isinstance(given, str) else json.dumps(to_json(given)),
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def status_of(folder: Path) -> job.Status:
+    return from_json(job.Status, json.loads((folder / "status.json").read_text()))
+
+
+def await_end(folder: Path) -> job.Status:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        status = status_of(folder)
+        if status.state == "ended":
+            return status
+        time.sleep(0.1)
+    raise AssertionError(status)
+
+
+def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
+    hold = place / "hold"
+    hold.touch()
+    given = order("first", request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"))
+    done = start(agent, place / "first", given)
+    assert done.returncode == 0, done.stderr
+    again = start(agent, place / "first", given)
+    assert again.returncode == 0 and json.loads(again.stdout)["state"] == "running"
+    other = start(agent, place / "second", order("second", request("true")))
+    assert other.returncode == 2
+    pid = status_of(place / "first").pid
+    assert f"another fleet measures on this host (process {pid})" in other.stderr
+    hold.unlink()
+    ended = await_end(place / "first")
+    assert ended.jobs[0].state == "complete" and ended.archive == "runs.tar"
+    assert ended.jobs[0].grades["error"] == 0 and ended.jobs[0].last["event"] == "trial"
+    assert start(agent, place / "second", order("second", request("true"))).returncode == 0
+    await_end(place / "second")
+
+
+def test_a_request_that_fails_does_not_cost_the_others(place, agent):
+    bad = replace(request("true"), tool=ToolRequest("none-such", ("none-such",)))
+    assert start(agent, place / "first", order("first", bad, request("true"))).returncode == 0
+    status = await_end(place / "first")
+    assert [one.state for one in status.jobs] == ["failed", "complete"]
+    assert "none-such" in str(status.jobs[0].reason)
+    assert status.archive == "runs.tar"
+
+
+def test_a_stopped_queue_goes_on_with_the_plan_that_it_began(place, agent):
+    hold = place / "hold"
+    hold.touch()
+    once = f"[ -e {place}/once ] || {{ touch {place}/once; exit 0; }}"
+    words = f"{once}; while [ -e {hold} ]; do sleep 0.1; done"
+    given = order("first", request("sh", "-c", words, blocks=2))
+    assert start(agent, place / "first", given).returncode == 0
+    deadline = time.monotonic() + 60
+    while not status_of(place / "first").jobs[0].last and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(status_of(place / "first").pid, signal.SIGTERM)
+    stopped = await_end(place / "first")
+    assert stopped.reason == reason("stopped-here") and stopped.jobs[0].state == "stopped"
+    hold.unlink()
+    assert start(agent, place / "first", given).returncode == 0
+    status = await_end(place / "first")
+    assert status.jobs[0].state == "complete" and status.jobs[0].run == stopped.jobs[0].run
+    records = journal.read(place / "first" / "runs" / status.jobs[0].run / "journal.ndjson")
+    assert [record.trial for record in records] == [1, 2]
+
+
+def _queue(place: Path, *requests: Request) -> job._Queue:
+    return job._Queue(place, order("first", *requests))
+
+
+def test_what_has_nothing_to_measure_on_a_host_is_left_out_and_no_failure(place, monkeypatch):
+    plan = job.make.make(request("true"), job.topology.read())
+    why = reason("fault", what="one node")
+    empty = replace(plan, order=(), cells=(), skipped=(Skip("remote", "remote:farthest", why),))
+    monkeypatch.setattr(job.make, "make", lambda asked, host: empty)
+    queue = _queue(place, request("true"))
+    queue._one(queue.jobs[0], request("true"))
+    assert (queue.jobs[0].state, queue.jobs[0].reason) == ("left out", why)
+
+
+def test_what_sets_the_host_without_leave_is_left_out_of_many_and_fails_alone(place):
+    asked = request("true", changes={"vm.swappiness": "10"})
+    for requests, state in (((asked, asked), "left out"), ((asked,), "failed")):
+        queue = _queue(place, *requests)
+        queue._one(queue.jobs[0], asked)
+        assert queue.jobs[0].state == state
+        assert "vm.swappiness" in str(queue.jobs[0].reason)
+        assert "--allow-host-changes" in str(queue.jobs[0].reason)
+
+
+def test_a_run_that_cannot_be_completed_is_begun_anew_the_next_time(place, monkeypatch):
+    faults = [Fault("the disk is full", "free some space"), journal.CannotComplete("damaged")]
+    for fault, kept in zip(faults, (True, False)):
+
+        def fail(*given, fault=fault, **more):
+            raise fault
+
+        monkeypatch.setattr(job.run, "run", fail)
+        queue = _queue(place, request("true"))
+        queue._one(queue.jobs[0], request("true"))
+        assert queue.jobs[0].state == "failed" and fault.what in str(queue.jobs[0].reason)
+        assert (place / "1-command.json").exists() is kept
+
+
+def test_warnings_and_errors_are_shown_once_of_each_kind(place):
+    queue = _queue(place, request("true"))
+    one = queue.jobs[0]
+    for trial in range(1, 40):
+        why = reason("disturbed", share=trial / 100, names=["cron"])
+        queue._event(one, events.warning(why, trial, f"local:{trial}"))
+    queue._event(one, events.warning(reason("journal-torn", path="x", lines=3)))
+    assert [(noted.label, noted.reason.code) for noted in one.warnings] == [
+        ("local:1", "disturbed"), ("", "journal-torn"),
+    ]  # fmt: skip
+    for trial in range(1, 80):
+        failed = {
+            "event": "trial", "trial": trial, "label": f"local:{trial % 30}", "grade": "error",
+            "left_s": 0.0, "reason": to_json(reason("tool-exited", status=trial, said="")),
+        }  # fmt: skip
+        queue._event(one, failed)
+    assert len(one.errors) == 20 and len({noted.label for noted in one.errors}) == 20
+    assert str(one.errors[0].reason) == "it ended with exit status 1"
+    lines = (place / "events.ndjson").read_text().splitlines()
+    first = json.loads(lines[0])
+    assert first["key"] == "1-command"
+    assert from_json(Reason, first["reason"]).code == "disturbed"
+    assert len(lines) == 39 + 1 + 79
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("{", "not JSON"), ('{"schema": 99}', "schema version"), ("[]", "order"),
+     ('{"schema": 2, "session": "../x", "requests": []}', "no name of a file"),
+     ('{"schema": 2, "session": "x", "requests": [{}]}', "lacks the key 'key'")],
+)  # fmt: skip
+def test_what_is_no_order_is_refused(place, agent, given, words):
+    done = start(agent, place / "x", given)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
