@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import topologies
+from numalab.agent.contract import Setting
 from numalab.agent.errors import Fault
 from numalab.agent.host import state
 from numalab.lab import guests, hosts, image, qemu, tools
@@ -370,10 +372,11 @@ def test_two_commands_build_one_image(home, builder):
 
 
 def test_a_guest_of_the_lab_is_emulated_whatever_runs_it(tmp_path):
-    found = {"virt.hypervisor": {"value": "kvm", "reason": None}}
-    assert state.emulated({"model": "Intel"}, found) == (False, None)
+    found = {"virt.hypervisor": Setting("kvm")}
+    host = topologies.topology()
+    assert state.emulated(host, found) == (False, None)
     (tmp_path / "etc").mkdir()
-    assert state.read(str(tmp_path))["lab.guest"]["value"] is None
+    assert state.read(str(tmp_path))["lab.guest"].value is None
     written = next(
         line.split('"')[1]
         for line in (REPOSITORY / "lab" / "guest-init").read_text().splitlines()
@@ -381,5 +384,6 @@ def test_a_guest_of_the_lab_is_emulated_whatever_runs_it(tmp_path):
     )
     (tmp_path / "etc" / "numalab-lab").write_text(written.replace("$name", "intel-2n") + "\n")
     found["lab.guest"] = state.read(str(tmp_path))["lab.guest"]
-    emulated, why = state.emulated({"model": "Intel"}, found)
-    assert emulated and why.startswith("intel-2n is a guest of numalab's lab")
+    emulated, why = state.emulated(host, found)
+    assert emulated and why.code == "lab-guest"
+    assert str(why).startswith("intel-2n is a guest of numalab's lab")

@@ -145,7 +145,7 @@ def test_a_guest_that_is_up_is_left_alone(lab):
 
 def test_a_guest_that_does_not_answer_is_not_ended(lab, monkeypatch):
     guest = guests.up("small", print)
-    monkeypatch.setattr(guests, "_LOGIN_S", 0.0)
+    monkeypatch.setattr(guests._Patience, "lost", lambda self: "it waited long enough")
     (lab / "bin" / "ssh").write_text("#!/bin/sh\necho refused >&2\nexit 255\n")
     with pytest.raises(
         Fault, match=rf"small runs .*ssh does not answer: refused.* kill {guest.pid}"
@@ -290,7 +290,7 @@ def test_kvm_that_failed_is_tried_again_after_a_reboot_only(lab, monkeypatch):
     assert guests._kvm_may_work()
     guests._remember_kvm(False)
     assert not guests._kvm_may_work()
-    monkeypatch.setattr(guests, "_boot_id", lambda: "another")
+    monkeypatch.setattr(guests.kernel, "boot_id", lambda: "another")
     assert guests._kvm_may_work()
 
 
@@ -370,3 +370,29 @@ def test_the_hosts_are_listed(lab):
         "other",
         "small",
     ]
+
+
+def test_a_guest_is_given_up_by_what_it_did_and_not_by_how_long_it_took(tmp_path, monkeypatch):
+    used = guests._Used(0.0, 0.0)
+    monkeypatch.setattr(guests, "_used", lambda pid: used)
+    console = tmp_path / "console"
+    console.write_text("one\n")
+    patience = guests._Patience(1, tmp_path)
+    assert patience.lost() == ""
+    used = guests._Used(guests._SILENT_CPU_S, 1e6)  # it waited for a CPU for eleven days
+    assert patience.lost() == ""
+    console.write_text("one\ntwo\n")
+    used = guests._Used(2 * guests._SILENT_CPU_S, 1e6)
+    assert patience.lost() == "", "a line on its console is progress"
+    used = guests._Used(3 * guests._SILENT_CPU_S + 1, 1e6)
+    assert "said nothing" in patience.lost()
+
+
+def test_a_guest_that_neither_runs_nor_waits_hangs(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(guests, "_used", lambda pid: guests._Used(5.0, 5.0))
+    monkeypatch.setattr(guests.time, "monotonic", lambda: now)
+    patience = guests._Patience(1, tmp_path)
+    assert patience.lost() == ""
+    now = guests._HANG_S + 1
+    assert "hangs" in patience.lost()

@@ -30,7 +30,7 @@ def lab(monkeypatch):
     def run(requests, group, inventories, settings, *, seed):
         assert group == "small" and inventories == [inventory.path()]
         assert settings.allow_host_changes and settings.notebook
-        lab.did.append(["measured", *(experiment.name for _, experiment in requests)])
+        lab.did.append(["measured", *(asked.experiment.name for asked in requests)])
         if lab.crashes:
             lab.crashes, lab.was_up = lab.crashes - 1, False
             raise fleet.Failed(1, {"small": []}, {"small": ["the connection broke"]})

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from numalab.agent import kernel
 from numalab.agent.errors import Fault
-from numalab.agent.trial import proof
 
 from . import hosts, image, inventory, qemu, tools
 
@@ -225,7 +225,8 @@ def _disk(host: hosts.Host, say: image.Say) -> Path:
     made = image.ensure(host.arch, say)
     name.write_text(made.name)
     part = home / ".disk"
-    command = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", made / "disk", part]
+    create = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2"]
+    command = [*create, "-b", str(made / "disk"), str(part)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise Fault(f"{host.name}: its disk was not made: {done.stderr.strip()}")
@@ -256,12 +257,12 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
             stderr=subprocess.STDOUT,
             start_new_session=True,  # it stays when the command that started it ends
         )
-    found = proof.processes().get(child.pid)
+    found = kernel.processes().get(child.pid)
     state = {
         "schema": 1,
         "pid": child.pid,
         "started": found.started if found else None,
-        "boot_id": _boot_id(),
+        "boot_id": kernel.boot_id(),
         "port": wiring.port,
         "accelerator": wiring.accelerator,
         "since": time.time(),
@@ -400,14 +401,10 @@ def _end(name: str) -> None:
 
 def _is_ours(state: dict[str, Any]) -> bool:
     """Tell whether the QEMU that a state names still lives: its number may be another's now."""
-    if state["boot_id"] != _boot_id():
+    if state["boot_id"] != kernel.boot_id():
         return False
-    found = proof.processes().get(state["pid"])
+    found = kernel.processes().get(state["pid"])
     return found is not None and found.started == state["started"] and found.state not in "ZX"
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _console(home: Path) -> str:
@@ -440,7 +437,7 @@ def _free_port(home: Path) -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as QEMU does
             probe.bind(("127.0.0.1", port))
-            chosen = probe.getsockname()[1]
+            chosen: int = probe.getsockname()[1]
             _write(home / "port", str(chosen))
             return chosen
     raise Fault("no port is free on 127.0.0.1")
@@ -451,13 +448,14 @@ def _kvm_may_work() -> bool:
     if not os.path.exists("/dev/kvm"):
         return False
     try:
-        return json.loads(_kvm_file().read_text()) != {"boot_id": _boot_id(), "works": False}
+        said: Any = json.loads(_kvm_file().read_text())
+        return bool(said != {"boot_id": kernel.boot_id(), "works": False})
     except (OSError, ValueError):
         return True
 
 
 def _remember_kvm(works: bool) -> None:
-    _write(_kvm_file(), json.dumps({"boot_id": _boot_id(), "works": works}))
+    _write(_kvm_file(), json.dumps({"boot_id": kernel.boot_id(), "works": works}))
 
 
 def _kvm_file() -> Path:
