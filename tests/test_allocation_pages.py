@@ -1,16 +1,20 @@
 """The pictures and tables of the experiments on where new memory goes."""
 
+import json
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
 import frames
-from numalab import runs
-from numalab.agent.drivers import allocation
+from cells import cell
+from numalab import store
+from numalab.agent.contract import Case, Row, to_json
 from numalab.agent.errors import Fault
 from numalab.analysis import results
 from numalab.show.charts import placement
 from numalab.show.view import Text, View
-from test_allocation import OUTPUTS
+from test_allocation import ALLOCATION, OUTPUTS
 
 CELLS = {
     "cpus-only:0/empty": "empty", "cpus-only:0/full": "full of page cache",
@@ -22,21 +26,22 @@ OUTPUT_OF = {"empty": "file", "full": "full", "dropped": "dropped", "killed": "k
 def measured(blocks=3, outputs=OUTPUT_OF, more=()):
     """Measurements of a made-up run, each value read from a real output."""
     rows = []
-    for trial, (block, cell) in enumerate(
-        ((block, cell) for block in range(1, blocks + 1) for cell in CELLS), 1
+    for trial, (block, name) in enumerate(
+        ((block, name) for block in range(1, blocks + 1) for name in CELLS), 1
     ):
-        found = allocation.metrics(allocation.parse(OUTPUTS[outputs[cell.partition("/")[2]]]))
-        counted = [
-            {"metric": metric, "value": float(value), "unit": "pages", "point": point,
-             "x": None, "y": None, "reason": None, "source": source}
-            for name, metric, point, value, source in more if name == cell
+        found = ALLOCATION.metrics(ALLOCATION.parse(OUTPUTS[outputs[name.partition("/")[2]]]))
+        found += [
+            Row(metric, float(value), "pages", point, source=source)
+            for of, metric, point, value, source in more if of == name
         ]  # fmt: skip
-        for row in [*({**one, "source": "tool"} for one in found), *counted]:
+        for row in found:
+            reason = to_json(row.reason) if row.reason else {"code": None, "fields": None}
             rows.append(
                 {
-                    **dict.fromkeys(frames.SCHEMA), **row, "run": "r", "host": "h",
-                    "trial": trial, "block": block, "cell": cell, "label": CELLS[cell],
-                    "binding": cell.partition(":")[0], "role": "cell", "cpu_nodes": "0",
+                    **dict.fromkeys(frames.SCHEMA), **to_json(row), "reason": reason["code"],
+                    "reason_fields": json.dumps(reason["fields"]), "run": "r", "host": "h",
+                    "trial": trial, "block": block, "cell": name, "label": CELLS[name],
+                    "binding": name.partition(":")[0], "role": "cell", "cpu_nodes": "0",
                     "grade": "verified", "tool": "allocation",
                 }
             )  # fmt: skip
@@ -47,28 +52,28 @@ def samples(cells=CELLS):
     """Two samples of each cell's trial, of two nodes."""
     return pl.DataFrame(
         [
-            {"run": "r", "trial": trial, "cell": cell, "source": None, "t_s": t, "metric": metric,
+            {"run": "r", "trial": trial, "cell": name, "source": None, "t_s": t, "metric": metric,
              "point": f"node {node}", "value": (1 + node + t) * 2**30, "unit": "B"}
-            for trial, cell in enumerate(cells, 1) for t in (0.2, 0.4)
+            for trial, name in enumerate(cells, 1) for t in (0.2, 0.4)
             for node in (0, 1) for metric in ("page_cache", "free")
         ],
-        schema={"run": pl.String, "trial": pl.Int32, "cell": pl.String, "source": pl.String,
-                "t_s": pl.Float64, "metric": pl.String, "point": pl.String, "value": pl.Float64,
-                "unit": pl.String},
+        schema=store.SAMPLES,
     )  # fmt: skip
 
 
 def view(rows, sampled=None, emulated=False):
-    cells = [
-        {"id": cell, "label": label, "role": "cell", "cpu_nodes": "0",
-         "case": {"name": cell.partition("/")[2], "says": label}}
-        for cell, label in CELLS.items()
-    ]  # fmt: skip
-    run = runs.Run(None, {"plan": {"cells": cells, "request": {}}}, frames.host_record())
-    run.host.update(emulated=emulated, emulated_why="QEMU TCG" if emulated else None)
-    run.__dict__["measurements"] = rows
-    run.__dict__["samples"] = samples() if sampled is None else sampled
-    return View(run)
+    cells = tuple(
+        cell("0-3", id=name, binding=name.partition(":")[0], label=label,
+             case=Case(name.partition("/")[2], label))
+        for name, label in CELLS.items()
+    )  # fmt: skip
+    plan = replace(frames.plan([], experiment="page-cache"), cells=cells)
+    return View(
+        frames.run(
+            plan, rows, host=frames.host_record(emulated=emulated),
+            samples=samples() if sampled is None else sampled,
+        )
+    )  # fmt: skip
 
 
 def gids(figure, prefix):

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from numalab import store
+from numalab import runs, store
 
 ROOT = Path(__file__).resolve().parent.parent / "data" / "runs"
 PAGE = 4096
@@ -23,7 +23,7 @@ RUNS = [
 @pytest.fixture(scope="module", params=RUNS, ids=lambda run: run.parent.name)
 def counted(request):
     """Medians by case and metric, {point: value}; and the node that was filled."""
-    rows = store.derive(request.param)[0].filter(
+    rows = store.derive(runs.load(request.param))[0].filter(
         (pl.col("grade") == "verified")
         & pl.col("value").is_not_null()
         & (pl.col("role") != "control")
