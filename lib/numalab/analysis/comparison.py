@@ -22,7 +22,7 @@ from ..runs import Run, load
 from ..show import escape
 from . import evidence, judge
 
-_TEXTS = ("binding", "rank", "cell_a", "cell_b", "source", "metric", "point", "unit",
+_TEXTS = ("name", "binding", "rank", "cell_a", "cell_b", "source", "metric", "point", "unit",
           "tool_a", "tool_b")  # fmt: skip
 _SCHEMA = {
     **dict.fromkeys(_TEXTS, pl.String),
@@ -84,10 +84,11 @@ def compare(a: Run, b: Run) -> pl.DataFrame:
 
     Cells are matched by id; what is left over by binding and rank (``nearest`` and ``farthest``
     by SLIT distance), all cells of one kind being pooled, so that hosts of different shape can be
-    compared. Columns: binding, rank, cell_a, cell_b (several ids where pooled), source, metric,
-    point, unit, tool_a, tool_b, ``n_a``, ``n_b`` values used, ``a`` and ``b`` their geometric
-    means (the median where a value is 0 or less), ``ratio`` b / a with its interval ``low``,
-    ``high`` (95 %, for all cells of the metric together), ``decision`` as of the judge, and
+    compared. Columns: name (the cell's, or what the cells have in common), binding, rank, cell_a,
+    cell_b (several ids where pooled), source, metric, point, unit, tool_a, tool_b, ``n_a``,
+    ``n_b`` values used, ``a`` and ``b`` their geometric means (the median where a value is 0 or
+    less), ``ratio`` b / a with its interval ``low``, ``high`` (95 %, for all cells of the metric
+    together), ``decision`` as of the judge, and
     ``reason``, in words, where there is no ratio: another tool, another unit, a missing cell, an
     emulated host, other evidence. Rows graded error are left out.
     """
@@ -135,10 +136,6 @@ def text(frame: pl.DataFrame, width: int = 100) -> str:
         return "The two runs have no results to compare."
     lines = [("cell", "metric", "a", "b", "b / a", "")]
     for row in frame.iter_rows(named=True):
-        cells = {cell for cell in (row["cell_a"], row["cell_b"]) if cell}
-        name = row["binding"] if len(cells) > 1 else cells.pop()
-        if row["rank"] and len(cells) > 1:
-            name += f" {row['rank']}"
         ratio = "–" if row["ratio"] is None else f"{row['ratio']:.3f}"
         if row["low"] is not None:
             ratio += f"  [{row['low']:.3f}, {row['high']:.3f}]"
@@ -146,7 +143,9 @@ def text(frame: pl.DataFrame, width: int = 100) -> str:
         values = ["–" if row[side] is None else f"{row[side]:.4g}" for side in "ab"]
         said = row["reason"] or _WORDS.get(row["decision"], row["decision"])
         a, b = (escape.line(value) for value in values)
-        lines.append((escape.line(name), escape.line(metric), a, b, ratio, escape.line(said)))
+        lines.append(
+            (escape.line(row["name"]), escape.line(metric), a, b, ratio, escape.line(said))
+        )
     widths = [max(len(line[place]) for line in lines) for place in range(5)]
     return "\n".join(
         "  ".join(
@@ -243,15 +242,14 @@ def _described(key: _Key, pair: _Both) -> dict[str, Any]:
     shown = pair[0] or pair[1]
     assert shown
     kind = shown.kinds[0]
-    pooled = len({series.cells for series in pair if series}) > 1 or len(shown.cells) > 1
+    alike = len(shown.cells) == 1 and len({series.cells for series in pair if series}) == 1
     row: dict[str, Any] = dict(zip(("source", "metric", "point"), key, strict=True))
     row |= {
-        "binding": f"{kind.binding} {kind.layout}".rstrip() if pooled else kind.binding,
+        "name": shown.cells[0] if alike else kind.name,
+        "binding": kind.binding,
         "rank": " and ".join(one.rank for one in shown.kinds if one.rank) or None,
         "unit": shown.unit,
     }
-    if pooled and kind.variant:
-        row["binding"] += f"/{kind.variant}"
     for side, series in zip("ab", pair, strict=True):
         values = np.array(list(series.values.values())) if series else np.array([])
         row[f"cell_{side}"] = ", ".join(series.cells) if series else None
@@ -280,7 +278,9 @@ def _refused(both: tuple[Run, Run], key: _Key, pair: _Both) -> Reason | None:
         return reason("different-evidence", one=both[0].evidence, other=both[1].evidence)
     for side, series in zip("ab", (left, right), strict=True):
         if not series.values:
-            return reason("no-value-in-run", run=side, why=series.reason)
+            if series.reason is None:
+                return reason("no-value-in-run", run=side)
+            return reason("no-value-in-run-because", run=side, why=series.reason)
     return None
 
 

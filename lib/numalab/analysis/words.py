@@ -39,9 +39,8 @@ words.add(
         "different-units": "different units: {one} and {other}",
         "different-evidence": "{one} and {other} figures make no ratio",
         "only-in-one-run": "only in {run}",
-        "no-value-in-run": lambda f: (
-            f"no value in {f['run']}" + (f": {f['why']}" if f["why"] else "")
-        ),
+        "no-value-in-run": "no value in {run}",
+        "no-value-in-run-because": "no value in {run}: {why}",
         "no-aa-control": "there is no A/A control with enough blocks to decide by",
         "drifted": ("the run drifted: its A/A control differs from itself, so nothing is judged"),
         # why a claim cannot be tested here
