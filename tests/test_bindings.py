@@ -17,7 +17,7 @@ from numalab.agent.contract import (
     reason,
 )
 from numalab.agent.errors import Fault
-from numalab.agent.plan import resolve
+from numalab.agent.plan import grammar, kinds, resolve
 
 SYMBOLIC = [
     "unbound",
@@ -411,3 +411,41 @@ def test_two_cells_never_share_a_name():
     assert [(skip.cell, skip.reason.code) for skip in made.skipped] == [
         ("interleave:0", "name-taken")
     ]
+
+
+def test_a_new_binding_with_a_known_policy_is_one_row(monkeypatch):
+    def first_cpu(host, binding, baselines):
+        for node, cpus in host.cpus_of.items():
+            yield kinds.cell(host, binding, node, f"first CPU {node}", cpus[:1], "bind", [node])
+
+    row = kinds.Kind(grammar.nodes, first_cpu, per_node=True)
+    monkeypatch.setitem(kinds.KINDS, "first-cpu", row)
+    found, _ = cells(topologies.topology(2), "local", "first-cpu", "interleave")
+    assert found["first-cpu:1"].numactl == ("numactl", "--physcpubind=4", "--membind=1")
+    assert found["first-cpu:1"].baseline == "local:1"
+    assert resolve.parse({"first-cpu": 0}).text == "first-cpu:0"
+
+
+@pytest.mark.parametrize("over", ["ranges", "nodes", "spread", "unbound"])
+def test_instances_divide_a_host(over):
+    host = topologies.topology(2, cores=3)
+    found, skipped = cells(host, {"instances": {"over": over}}, baseline=None)
+    (cell,) = found.values()
+    assert (cell.id, cell.layout, cell.numactl) == (f"instances:{over}", over, ())
+    assert [one.name for one in cell.instances] == ["instance 1", "instance 2"] and not skipped
+    cpus = [one.cpus for one in cell.instances]
+    assert (
+        cpus
+        == {
+            "ranges": ["0-2", "3-5"],
+            "nodes": ["0-2", "3-5"],
+            "spread": ["0,2-3,5", "1,4"],
+            "unbound": [None, None],
+        }[over]
+    )
+    policies = {one.memory.policy for one in cell.instances}
+    assert policies == ({"bind"} if over == "nodes" else {"default"})
+    _, skipped = cells(host, {"instances": {"over": over, "count": 9}}, baseline=None)
+    assert skipped[f"instances:9-{over}"].code in (
+        "too-few-nodes-for-instances", "too-few-cpus-for-instances",
+    )  # fmt: skip

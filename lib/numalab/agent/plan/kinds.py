@@ -110,7 +110,7 @@ def bound(host: Host, cpus: Optional[Sequence[int]], policy: str, memory: Sequen
     )
 
 
-def _cell(
+def cell(
     host: Host,
     binding: Binding,
     suffix: Any,
@@ -237,7 +237,7 @@ def _skip(binding: Binding, why: Reason, suffix: Any = None) -> Skip:
 def _unbound(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
     usable = any_cpus(host)
     note = reason("may-run-on", cpus=usable, count=len(cpulist.parse(usable)))
-    yield _cell(host, binding, "", "unbound", None, notes=(note,))
+    yield cell(host, binding, "", "unbound", None, notes=(note,))
 
 
 def _on_nodes(
@@ -263,7 +263,7 @@ def _on_nodes(
             continue
         memory = [] if policy == "default" else [node]
         title, notes = f"{label or binding.name} {node}", _limits(host, node)
-        yield _cell(host, binding, node, title, cpus, policy, memory, notes=notes)
+        yield cell(host, binding, node, title, cpus, policy, memory, notes=notes)
 
 
 def _remote(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
@@ -319,29 +319,29 @@ def _pair(host: Host, binding: Binding, here: int, there: int) -> Cell:
         notes.append(reason("impossible-distance", here=here, there=there, to=other, own=own))
     label, cpus = f"remote {here}→{there}", host.cpus_of[here]
     more = {"rank": tuple(ranks), "notes": tuple(notes)}
-    return _cell(host, binding, f"{here}-{there}", label, cpus, "bind", [there], **more)
+    return cell(host, binding, f"{here}-{there}", label, cpus, "bind", [there], **more)
 
 
 def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
-    def cell(where: Any, cpus: Optional[List[int]]) -> Cell:
+    def over_all(where: Any, cpus: Optional[List[int]]) -> Cell:
         nodes = host.memory_nodes
-        return _cell(host, binding, where, f"interleave {where}", cpus, "interleave", nodes)
+        return cell(host, binding, where, f"interleave {where}", cpus, "interleave", nodes)
 
     if len(host.memory_nodes) < 2:
         yield _skip(binding, _why_one_memory_node(host))
     elif binding.argument == "all":
-        yield cell("all", None)
+        yield over_all("all", None)
     elif binding.argument is None and baselines:  # on the CPUs of what it is compared with
         for base in baselines:
             node = of_node(base)
             where = "all" if base.binding == "unbound" else base.id if node is None else node
-            yield cell(where, None if base.cpus is None else cpulist.parse(base.cpus))
+            yield over_all(where, None if base.cpus is None else cpulist.parse(base.cpus))
     else:
         for node in _nodes_meant(host, binding):
             why = _why_no_cpus(host, node)
             if why and binding.argument is not None:
                 raise refuse(host, binding, why)
-            yield _skip(binding, why, node) if why else cell(node, host.cpus_of[node])
+            yield _skip(binding, why, node) if why else over_all(node, host.cpus_of[node])
 
 
 def _cores(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
@@ -370,7 +370,7 @@ def _cores(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
         where = {"node": "one node", "socket": "one socket"}.get(within, within)
         label = f"{units.count(count, 'core')}, {where}"
         more = {"layout": within, "notes": tuple(notes)}
-        yield _cell(host, binding, f"{count}-{within}", label, taken, **more)
+        yield cell(host, binding, f"{count}-{within}", label, taken, **more)
 
 
 def _take_cores(
@@ -445,7 +445,7 @@ def _instances(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found
         each.append(Instance(**vars(one), name=f"instance {n + 1}"))
     together = sorted({cpu for one in each for cpu in cpulist.parse(one.cpus or "")}) or None
     label = f"{count} instances, {_LAYOUTS[over]}"
-    yield _cell(host, binding, over, label, together, layout=over, instances=tuple(each))
+    yield cell(host, binding, over, label, together, layout=over, instances=tuple(each))
 
 
 def _explicit(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
@@ -468,7 +468,7 @@ def _explicit(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
         raise refuse(host, binding, why)
     label = f"CPUs {cpus}" + (f", memory {mem}" if mem else "")
     suffix, policy = binding.text.partition(":")[2], "bind" if mem else "default"
-    yield _cell(host, binding, suffix, label, numbers, policy, nodes)
+    yield cell(host, binding, suffix, label, numbers, policy, nodes)
 
 
 def _node_kind(policy: str, **more: Any) -> Kind:

@@ -10,7 +10,7 @@ from ..contract import SCHEMA, CaseRequest, Request, SweepRequest
 from ..errors import Fault
 from ..trial import settings
 from .kinds import KINDS
-from .resolve import NAMES, parse
+from .resolve import parse
 
 _CASE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
 
@@ -24,7 +24,7 @@ def check(request: Request) -> Request:
         )
     if not request.bindings:
         raise Fault("the request names no bindings: there is nothing to measure",
-                    f"known: {', '.join(NAMES)}")  # fmt: skip
+                    f"known: {', '.join(KINDS)}")  # fmt: skip
     if request.blocks < 1:
         raise Fault(f"blocks is {request.blocks}, but must be 1 or more", "6 or more decide")
     limit = request.time_limit_s

@@ -12,8 +12,6 @@ from . import grammar, kinds
 from .grammar import ROOMIEST, Binding
 from .kinds import KINDS
 
-NAMES = tuple(KINDS)
-
 
 def parse(asked: Any) -> Binding:
     """Return what a binding of an experiment file or a command line means.
@@ -23,7 +21,7 @@ def parse(asked: Any) -> Binding:
     cell is a binding too (``"remote:0-1"``, ``"cores:8-spread"``, ``"cpus:0-31,mem=0"``). Raises
     Fault for what is none of these.
     """
-    name, given = grammar.split(asked, NAMES)
+    name, given = grammar.split(asked, list(KINDS))
     kind = KINDS[name]
     if given is None and not kind.needs_argument:
         return Binding(name, None, name)
