@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import cpulist, drivers
 from ..contract import (
@@ -62,7 +62,9 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     host = _without_the_clients_cpus(request, host)
     if environment is None and host.root == "/":
         environment = Environment(shutil.which("numactl"), "/")
-    found = _resolve(request, host)
+    wanted = [*request.bindings, *(b for case in request.cases for b in case.bindings or ())]
+    names = [*(b for sweep in request.sweep for b in sweep.bindings), *request.names]
+    found = resolve.resolve(wanted, host, request.baseline, names)
     cells, unfit = _in_cases(request, found, environment.root if environment else None)
     if environment and not environment.numactl:
         bound = [cell for cell in cells if _needs_numactl(cell)]
@@ -109,12 +111,6 @@ def _without_the_clients_cpus(request: Request, host: Host) -> Host:
     its = set(cpulist.parse(client.cpus or ""))
     cpus = tuple(replace(c, allowed=c.allowed and c.number not in its) for c in host.cpus)
     return replace(host, cpus=cpus, client=client)
-
-
-def _resolve(request: Request, host: Host) -> resolve.Resolved:
-    wanted = [*request.bindings, *(b for case in request.cases for b in case.bindings or ())]
-    names = [*(b for sweep in request.sweep for b in sweep.bindings), *request.names]
-    return resolve.resolve(wanted, host, request.baseline, names)
 
 
 def _needs_numactl(cell: Cell) -> bool:
@@ -169,8 +165,8 @@ def _in_cases(
     made: List[Cell] = []
     unfit: List[Unfit] = []
     for case in request.cases or (None,):
-        values = _present({**request.changes, **(case.changes if case else {})}, root)
-        why = _absent(values, root)
+        wanted = {**request.changes, **(case.changes if case else {})}
+        values, why = _settings_here(wanted, root)
         for cell in _cells_of(case, request, found) if case else found.cells:
             one = replace(cell, changes=values)
             if case:
@@ -190,22 +186,18 @@ def _in_cases(
     return made, unfit
 
 
-def _present(values: Mapping[str, str], root: Optional[str]) -> Dict[str, str]:
-    """Return settings by their plain names; one marked with ``?`` only where the host has it."""
-    found = {}
-    for name, value in values.items():
-        plain = name.rstrip("?")
-        if plain == name or not root or changes.path_of(plain, Path(root)).exists():
-            found[plain] = value
-    return found
+def _settings_here(
+    wanted: Mapping[str, str], root: Optional[str]
+) -> Tuple[Dict[str, str], Optional[Reason]]:
+    """Return settings by their plain names, and why this host lacks some.
 
-
-def _absent(values: Mapping[str, str], root: Optional[str]) -> Optional[Reason]:
-    """Return which of these settings the host lacks, None when it has all."""
-    if not root:
-        return None
-    lacks = [name for name in values if not changes.path_of(name, Path(root)).exists()]
-    return reason("settings-absent", names=lacks) if lacks else None
+    One marked with ``?`` is left out without a word where the host has none of it.
+    """
+    values = {name.rstrip("?"): value for name, value in wanted.items()}
+    absent = [n for n in values if root and not changes.path_of(n, Path(root)).exists()]
+    lacks = [name for name in absent if name in wanted]
+    here = {n: value for n, value in values.items() if n not in absent or n in lacks}
+    return here, reason("settings-absent", names=lacks) if lacks else None
 
 
 def _cells_of(case: CaseRequest, request: Request, found: resolve.Resolved) -> List[Cell]:
@@ -276,17 +268,14 @@ class _Preparation:
 
         Raises the driver's Fault when it accepts no cell, or no value of a sweep.
         """
-        fit = self._those(cells, lambda cell: cell.role == BASELINE)
-        fit = self._those(resolve.link(fit), lambda cell: cell.role != BASELINE)
+        ready = [self.prepare(c) if c.role == BASELINE else c for c in cells]
+        linked = resolve.link([cell for cell in ready if cell])
+        ready = [c if c.role == BASELINE else self.prepare(c) for c in linked]
+        fit = [cell for cell in ready if cell]
         wrong = [fault for fault in self.faults if not isinstance(fault, NotHere)]
         if wrong and not fit:
             raise wrong[0]
         return self._swept(fit)
-
-    def _those(self, cells: Sequence[Cell], chosen: Callable[[Cell], bool]) -> List[Cell]:
-        """Prepare the chosen ones of the cells; return all but those that cannot be measured."""
-        each = [self.prepare(cell) if chosen(cell) else cell for cell in cells]
-        return [cell for cell in each if cell is not None]
 
     def prepare(self, cell: Cell) -> Optional[Cell]:
         """Return a cell complete; None when it cannot be measured here (``unfit`` says why)."""

@@ -11,6 +11,9 @@ import random
 from typing import Container, Iterator, List, Optional, Sequence, Tuple
 
 from ..contract import Cell, Plan, Trial
+from ..errors import Fault
+
+MOST_TRIALS = 100_000  # of one run: its files are read whole
 
 
 def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> Tuple[Trial, ...]:
@@ -20,8 +23,14 @@ def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> Tuple[Trial, .
     the binding (where there is only one: the cell) that the block before ended with. It
     depends on the seed and on the number and bindings of the cells alone, and is the same in
     every version of Python: ``random.Random(seed).random()`` is what the library promises to
-    keep.
+    keep. Raises Fault for more than MOST_TRIALS.
     """
+    if blocks * max(1, len(cells)) > MOST_TRIALS:
+        raise Fault(
+            f"{blocks:,} blocks of {len(cells)} cells are more than {MOST_TRIALS:,} trials, "
+            "the most of one run",
+            f"ask for at most {MOST_TRIALS // max(1, len(cells)):,} blocks",
+        )
     rng = random.Random(seed)
     order: List[Trial] = []
     last: Optional[Cell] = None
