@@ -31,6 +31,7 @@ from numalab.agent.contract import (
     to_json,
 )
 from numalab.agent.errors import Fault
+from numalab.agent.plan import order
 from numalab.agent.trial import journal, lock, process, run, settings
 
 
@@ -469,6 +470,13 @@ def test_why_nothing_can_be_measured_is_said_once():
     assert run.why_nothing_here(dataclasses.replace(made, skipped=skipped)) == one
     both = dataclasses.replace(made, skipped=(*skipped, Skip("local", "local", other)))
     assert str(run.why_nothing_here(both)) == "one node; no CPUs"
+
+
+@pytest.mark.parametrize("cells", [0, 1, 7])
+def test_more_trials_than_a_run_can_hold_are_refused_at_once(cells):
+    some = [fake_tool.cell(n, "handshake", "0") for n in range(cells)]
+    with pytest.raises(Fault, match="1,000,000,000 blocks .* more than 100,000 trials.*at most"):
+        order.trial_order(some, 1_000_000_000, 1)
 
 
 def test_when_a_whole_block_fails_alike_it_gives_up(host):

@@ -25,10 +25,10 @@ def build(path: Path) -> Path:
     """
     members = {"__main__.py": _START.encode(), "numalab/__init__.py": b""}
     package = Path(__file__).parent
-    for file in (package / "agent").rglob("*"):
-        name = file.relative_to(package.parent).as_posix()
-        if file.is_file() and "__pycache__" not in name and "/." not in name:
-            members[name] = file.read_bytes()
+    for source in (package / "agent").rglob("*"):
+        name = source.relative_to(package.parent).as_posix()
+        if source.is_file() and "__pycache__" not in name and "/." not in name:
+            members[name] = source.read_bytes()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     with open(temporary, "wb") as file:
