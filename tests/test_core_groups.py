@@ -1,10 +1,14 @@
 """Core groups on matrices whose structure is known, with noise, gaps and any CPU numbering."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import topologies
 from frames import core_latency_frame
 from numalab.agent import cpulist
+from numalab.agent.contract import Cache
 from numalab.agent.errors import Fault
 from numalab.analysis import core_groups
 
@@ -35,39 +39,31 @@ def matrix(
 def topology(
     n, *, nodes=1, packages=1, dies=None, threads=1, l2=None, l3=None, clusters=None, caches=True
 ):
-    """A topology as the agent reads it: CPUs in order, counts of groups, sizes of shared caches."""
+    """A host: CPUs in order, counts of groups, sizes of shared caches."""
 
     def lists(count):
         size = n // count
         return [cpulist.format(range(k * size, (k + 1) * size)) for k in range(count)]
 
-    cpus = [
-        {
-            "cpu": cpu,
-            "package": cpu // (n // packages),
-            "die": cpu // (n // dies) if dies else None,
-            "cluster": cpu // clusters if clusters else None,
-            "core": cpu // threads,
-            "siblings": cpulist.format(
-                range(cpu // threads * threads, (cpu // threads + 1) * threads)
-            ),
-        }
-        for cpu in range(n)
-    ]
-    listed = []
-    if caches:
-        for level, size in ((2, l2 or threads), (3, l3)):
-            listed += [
-                {"level": level, "type": "Unified", "cpus": cpus_}
-                for cpus_ in (lists(n // size) if size else [])
-            ]
-    return {
-        "packages": packages,
-        "vendor": None,
-        "cpus": cpus,
-        "nodes": [{"node": k, "cpus": text} for k, text in enumerate(lists(nodes))],
-        "caches": listed,
-    }
+    plain = topologies.topology(nodes=nodes, cores=n // nodes)
+    cpus = tuple(
+        replace(
+            cpu,
+            package=cpu.number // (n // packages),
+            die=cpu.number // (n // dies) if dies else None,
+            cluster=cpu.number // clusters if clusters else None,
+            core=cpu.number // threads,
+            siblings=lists(n // threads)[cpu.number // threads],
+        )
+        for cpu in plain.cpus
+    )
+    sized = ((2, l2 or threads), (3, l3)) if caches else ()
+    listed = tuple(
+        Cache(level, "Unified", None, shared)
+        for level, size in sized
+        for shared in (lists(n // size) if size else ())
+    )
+    return replace(plain, packages=packages, cpus=cpus, caches=listed)
 
 
 def sizes(found):
@@ -268,11 +264,12 @@ def test_hybrid_parts_are_not_named():
     for first in (8, 12):
         true[first : first + 4, first : first + 4] = 26.0
     shape = topology(16, l3=16)
-    for cpu in range(8):
-        shape["cpus"][cpu]["siblings"] = cpulist.format([cpu // 2 * 2, cpu // 2 * 2 + 1])
+    pairs = [cpulist.format([cpu // 2 * 2, cpu // 2 * 2 + 1]) for cpu in range(8)]
+    fast = tuple(replace(cpu, siblings=its) for cpu, its in zip(shape.cpus, pairs))
     second = ["0-1", "2-3", "4-5", "6-7", "8-11", "12-15"]
-    shape["caches"] = [{"level": 2, "type": "Unified", "cpus": text} for text in second]
-    shape["caches"].append({"level": 3, "type": "Unified", "cpus": "0-15"})
+    caches = [(2, shared) for shared in second] + [(3, "0-15")]
+    shape = replace(shape, cpus=fast + shape.cpus[8:], caches=tuple(
+        Cache(level, "Unified", None, shared) for level, shared in caches))  # fmt: skip
     for seed in range(5):
         noise = np.exp(np.random.default_rng(seed).normal(0, 0.08, (16, 16)))
         found = core_groups.infer(true * noise, range(16), shape)
@@ -314,7 +311,7 @@ def test_a_virtual_machine_is_not_named():
 
 def test_an_unknown_topology_gives_levels_but_no_verdict():
     made, cpus = matrix(32, [(4, 25), (32, 95)])
-    for shape in (None, {}, topology(8, l3=8)):
+    for shape in (None, topology(8, l3=8)):
         found = core_groups.infer(made, cpus, shape)
         assert sizes(found) == [8, 1] and found.hidden_nodes is None
 
@@ -334,11 +331,17 @@ def test_a_run_becomes_a_matrix_and_a_table():
     made, cpus = matrix(16, [(4, 25), (16, 95)], 0.0)
     numbers = [10 + 3 * cpu for cpu in cpus]
     shape = topology(16, l3=4)
-    for row, number in zip(shape["cpus"], numbers, strict=True):
-        row["cpu"], row["siblings"] = number, str(number)
+    numbered = tuple(
+        replace(cpu, number=number, siblings=str(number))
+        for cpu, number in zip(shape.cpus, numbers, strict=True)
+    )
     groups = [cpulist.format(numbers[k : k + 4]) for k in range(0, 16, 4)]
-    shape["caches"] = [{"level": 3, "type": "Unified", "cpus": text} for text in groups]
-    shape["nodes"] = [{"node": 0, "cpus": cpulist.format(numbers)}]
+    shape = replace(
+        shape,
+        cpus=numbered,
+        caches=tuple(Cache(3, "Unified", None, shared) for shared in groups),
+        nodes=(replace(shape.nodes[0], cpus=cpulist.format(numbers)),),
+    )
     frame = core_latency_frame(made, numbers, noise=0.05)
     found = core_groups.from_measurements(frame, shape)
     assert found.levels[0].groups == [numbers[k : k + 4] for k in range(0, 16, 4)]

@@ -2,22 +2,30 @@
 
 import gzip
 import json
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 import frames
-from numalab import runs
-from numalab.analysis import results, statistics
+from numalab.agent.contract import (
+    COUNTED,
+    MEASURED,
+    CpuProof,
+    Measure,
+    MemoryProof,
+    Proof,
+    reason,
+    to_json,
+)
+from numalab.analysis import judge, results
 
 
-def _run(tmp_path, rows, cells):
-    plan = frames.plan(cells)
-    manifest = {"plan": plan, "host": "h", "experiment": "stream"}
-    run = runs.Run(tmp_path, manifest, frames.host_record())
-    run.__dict__["measurements"] = rows
-    return run
+def _run(tmp_path, rows, cells, emulated=False):
+    measure = {"triad": Measure("GB/s", "higher")}
+    return frames.run(
+        frames.plan(cells, measure=measure), rows, tmp_path,
+        host=frames.host_record(emulated=emulated), evidence=COUNTED if emulated else MEASURED,
+    )  # fmt: skip
 
 
 def _counted(local, remote):
@@ -68,23 +76,25 @@ def test_an_interval_needs_six_blocks(tmp_path, blocks, has_interval):
     remote = table.filter(pl.col("cell") == "remote:0-1").row(0, named=True)
     assert remote["ratio"] == pytest.approx(52 / 80, rel=0.05)
     if not has_interval:
-        assert remote["decision"] == statistics.TOO_FEW
+        assert remote["decision"] == judge.TOO_FEW
 
 
 def test_a_node_without_memory_in_a_look_counts_as_none_there(tmp_path):
     (tmp_path / "raw").mkdir()
-    lines = []
-    for trial, shares in enumerate(({"0": 1.0}, {"0": 0.5, "1": 0.5}, None), 1):
-        proof = {"memory": {"shares": shares}, "cpus": {"seen": "0"}}
-        name = f"raw/{trial}.placement.json.gz"
-        (tmp_path / name).write_bytes(gzip.compress(json.dumps({"proofs": [proof]}).encode()))
-        lines.append(
-            {"schema": 1, "trial": trial, "cell": "unbound", "grade": "verified", "reason": None,
-             "raw": {"placement": name}}
-        )  # fmt: skip
-    (tmp_path / "journal.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run = SimpleNamespace(folder=tmp_path, cells={"unbound": {"label": "unbound"}})
-    assert "node 0: 50.0% to 100.0%, node 1: 0.0% to 50.0%" in results.placement(run)
+    cells = [frames.Cell("unbound", 1.0, role="baseline")]
+    plan = frames.plan(cells, blocks=3)
+    trials = []
+    for item, shares in zip(plan.order, ({0: 1.0}, {0: 0.5, 1: 0.5}, {}), strict=True):
+        proof = Proof(True, MemoryProof(True, shares=shares), CpuProof(True, seen="0"))
+        name = f"raw/{item.trial}.placement.json.gz"
+        text = json.dumps({"proofs": [to_json(proof)]})
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+        why = reason("no-pages") if item.trial == 3 else None
+        trials.append(frames.trial(item, raw={"placement": name}, why=why,
+                                   grade="unverified" if why else "verified"))  # fmt: skip
+    shown = results.placement(frames.run(plan, folder=tmp_path, trials=trials))
+    assert "node 0: 50.0% to 100.0%, node 1: 0.0% to 50.0%" in shown
+    assert "2 verified, 1 unverified" in shown and "no pages" in shown
 
 
 def _cased(tmp_path, values, emulated=False, **more):
@@ -101,9 +111,7 @@ def _cased(tmp_path, values, emulated=False, **more):
             pl.col("cell").replace_strict(given, default=None, return_dtype=pl.Float64), "value"
         )
     )
-    run = _run(tmp_path, rows, cells)
-    run.host["emulated"] = emulated
-    return run
+    return _run(tmp_path, rows, cells, emulated)
 
 
 def test_cases_stand_in_the_order_of_the_plan_with_ratios_where_there_are_any(tmp_path):
@@ -118,7 +126,7 @@ def test_cases_stand_in_the_order_of_the_plan_with_ratios_where_there_are_any(tm
     assert by_cell["case-07"]["said"] == "different from cpus-only 0/empty"
     assert by_cell["zero"]["ratio"] is None and by_cell["zero"]["mean"] == 0
     assert by_cell["zero"]["said"] == "no ratio: a value is 0 or less"
-    shown = results.terminal(run) if run.measures else results._terminal_table(run, "triad", "")
+    shown = results.terminal(run)
     first = next(line for line in shown.splitlines() if "0/empty " in line)
     assert first.split()[-1] == "1"  # the baseline's own ratio, though its id has a case
     assert len(results.markdown(run, "triad").splitlines()) == 2 + 17
@@ -132,6 +140,18 @@ def test_cases_stand_in_the_order_of_the_plan_with_ratios_where_there_are_any(tm
 def test_no_time_of_an_emulated_host_is_put_into_a_ratio(tmp_path, metric, unit, tool, real):
     run = _cased(tmp_path, {"full": 3}, True, metric=metric, unit=unit, tool=tool)
     row = results.table(run, metric).row(2, named=True)
-    assert (row["ratio"] is not None) is real and (row["decision"] == statistics.EFFECT) is real
+    assert (row["ratio"] is not None) is real and (row["decision"] == judge.DIFFERENT) is real
     assert ("emulated: no time means anything" in row["said"]) is not real
     assert row["mean"] == 3
+
+
+def test_a_run_that_drifted_says_so_and_decides_nothing(tmp_path):
+    cells = frames.two_nodes(control=84.0)
+    run = _run(tmp_path, frames.measurements(cells, noise=0.003), cells)
+    table = results.table(run, "triad")
+    said = dict(table.select("cell", "said").iter_rows())
+    assert said["remote:0-1"] == "the run drifted: nothing is decided"
+    assert said["local:0/control"] == "A/A control: the run drifted"
+    assert "the run drifted, and nothing is decided" in results.confidence(run)
+    quiet = _run(tmp_path, frames.measurements(frames.two_nodes()), frames.two_nodes())
+    assert "what differs by less is not distinguishable" in results.confidence(quiet)
