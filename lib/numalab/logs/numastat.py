@@ -18,173 +18,164 @@ Records, one per cell of a node's column:
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional, Tuple
 
-from ..agent.drivers.reading import Line, Record, lines, refuse
+from numalab.agent.contract import Record
+from numalab.agent.drivers.reading import Line, refuse
+
 from . import procfs
+from .lines import Once, filled
 
 NAME = "numastat"
 
-_COUNTERS = (
-    "numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node", "other_node",
-)  # fmt: skip
-_TITLES = (
-    (re.compile(r"Per-node numastat info \(in MBs\):\Z"), "counter"),
-    (re.compile(r"Per-node system memory usage \(in MBs\):\Z"), "system_memory"),
-    (
-        re.compile(r"Per-node process memory usage \(in MBs\)(?: for PID (\d+) \((.*)\))?:?\Z"),
-        "process_memory",
-    ),
+_TITLE = re.compile(
+    r"Per-node (numastat info|system memory usage|process memory usage) \(in MBs\)"
+    r"(?: for PID (?P<pid>\d+) \((?P<command>.*)\))?:?\Z"
 )
+_KINDS = {
+    "numastat info": "counter",
+    "system memory usage": "system_memory",
+    "process memory usage": "process_memory",
+}
 _HEAD = re.compile(r"(PID\s+)?((?:node\d+|Node \d+)(?:\s+(?:node\d+|Node \d+))*)?(?:\s*(Total))?\Z")
 _RULE = re.compile(r"-{3,}(?:\s+-{3,})*\Z")
+_NUMBER = re.compile(r"-?\d+(?:[.,]\d\d)?\Z")
 _WARNING = re.compile(
     r"(Token \S+ not in hash table\.|Can't read /proc/\d+/numa_maps.*|cannot open .*"
     r"|Ignoring duplicate PID .*|Too many PIDs, skipping .*)\Z"
 )
+Column = int | str  # a node's number, or Total
 
 
 class _Table:
     """One table while it is being read: its kind, the block's columns, and what it has seen."""
 
-    def __init__(self, kind: str, unit: str, pid: Optional[int], command: Optional[str]) -> None:
+    def __init__(self, kind: str, unit: str, pid: int | None, command: str | None) -> None:
         self.kind, self.unit, self.pid, self.command = kind, unit, pid, command
-        self.columns: List[object] = []
+        self.columns: list[Column] = []
         self.by_pid = False
-        self.names: List[str] = []  # rows of the first block; later blocks repeat them
-        self.block: List[str] = []
-        self.seen: Dict[Tuple[str, object], Line] = {}
-        self.sums: Dict[str, float] = {}  # of the nodes' cells so far, by row
+        self.names: list[str] = []  # rows of the first block; later blocks repeat them
+        self.block: list[str] = []
+        self.once = Once(NAME)
+        self.cells: dict[tuple[str, Column], float] = {}
 
     def head(self, line: Line, match: re.Match[str]) -> None:
+        """Begin a block."""
         self.end_block(line)
-        self.by_pid = bool(match.group(1)) or (self.by_pid and not match.group(1))
-        self.columns = [int(n) for n in re.findall(r"\d+", match.group(2) or "")]
+        self.by_pid = self.by_pid or bool(match[1])
+        self.columns = list(_nodes(match))
         if len(set(self.columns)) != len(self.columns):
             refuse(NAME, line, "a node has two columns")
-        if match.group(3):
+        if match[3]:
             self.columns.append("Total")
 
-    def end_block(self, line: Optional[Line]) -> None:
+    def end_block(self, line: Line | None) -> None:
         if not self.columns:
             return
         if not self.block:
             refuse(NAME, line, "a head without rows: cut short?")
         if self.names and self.block != self.names:
-            refuse(
-                NAME, line, "a block of the table has other rows than the block before: cut short?"
-            )
+            why = "a block of the table has other rows than the block before: cut short?"
+            refuse(NAME, line, why)
         self.names, self.block = self.block, []
 
-    def close(self, line: Optional[Line]) -> None:
+    def close(self, line: Line | None) -> None:
+        """End the table; ParseError when it lacks something."""
         if not self.columns:
             refuse(NAME, line, "a title without a table: cut short?")
         self.end_block(line)
-        if self.kind == "counter" and self.unit == "pages" and tuple(self.names) != _COUNTERS:
+        if self.unit == "pages" and tuple(self.names) != procfs.COUNTERS:
             refuse(NAME, line, "the table lacks rows: cut short?")
         if self.kind == "process_memory" and self.names[-1] != "Total" and not self.by_pid:
             refuse(NAME, line, "the table lacks its row Total: cut short?")
 
+    def restarts(self, match: re.Match[str]) -> bool:
+        """Whether a head begins a new default table (a second capture), no further block."""
+        nodes = _nodes(match)
+        return bool(nodes) and any(column == nodes[0] for _, column in self.cells)
 
-def parse(text: str) -> List[Record]:
+    def row(self, line: Line) -> list[Record]:
+        """Return the records of a row."""
+        words, count = line.text.split(), len(self.columns)
+        if len(words) <= count:
+            refuse(NAME, line, f"fewer cells than the {count} columns of the table")
+        label, words = " ".join(words[:-count]), words[-count:]
+        for word in words:
+            if not _NUMBER.match(word):
+                refuse(NAME, line, f"{word!r} is not a number as numastat prints it")
+        key, name, process = self._label(line, label)
+        if key in self.block:
+            refuse(NAME, line, f"the row {name} a second time")
+        self.block.append(key)
+        out: list[Record] = []
+        for column, word in zip(self.columns, words, strict=True):
+            self.once.add(line, (key, column), f"the cell of {name} and node {column}")
+            number = float(word.replace(",", "."))
+            self.cells[key, column] = number
+            value = int(word) if word.lstrip("-").isdecimal() else number
+            place = {"kind": "total", "of": self.kind} if column == "Total" else {
+                "kind": self.kind, "node": column}  # fmt: skip
+            out.append({**place, "name": name, "value": value, "unit": self.unit, **process})
+        if self.columns[-1] == "Total":
+            self._check_total(line, key, words[-1])
+        return out
+
+    def _label(self, line: Line, label: str) -> tuple[str, str, Record]:
+        """Return a row's key in the table, the name of its records, and whose they are."""
+        process: Record = {"pid": self.pid, "command": self.command}
+        if self.by_pid and label != "Total":
+            match = re.fullmatch(r"(\d+) \((.*?)\)?", label)
+            if not match:
+                refuse(NAME, line, "this row names no process")
+            return match[1], "Total", {"pid": int(match[1]), "command": match[2]}
+        if not re.fullmatch(r"[A-Za-z]\w*(?:\(\w+\))?", label):
+            refuse(NAME, line, "this row has no name of numastat's")
+        if self.kind != "counter":
+            return label, label, process if self.kind == "process_memory" else {}
+        if label.lower() not in procfs.COUNTERS:
+            refuse(NAME, line, f"{label} is not a counter of numastat")
+        return label, label.lower(), {}
+
+    def _check_total(self, line: Line, key: str, word: str) -> None:
+        nodes = [n for (row, column), n in self.cells.items() if row == key and column != "Total"]
+        # Each cell is rounded on its own: half a last digit per node, and one for the sum.
+        digit = 0.01 if re.search(r"[.,]\d\d\Z", word) else 1.0
+        if abs(sum(nodes) - self.cells[key, "Total"]) > digit * (len(nodes) + 1) / 2 + 1e-6:
+            refuse(NAME, line, "the Total is not the sum of the nodes")
+
+
+def parse(text: str) -> list[Record]:
     """Return the records of every table in the text; ParseError for anything else."""
-    rows = lines(text, ("numastat",))
-    first = next((line for line in rows if line.text), None)
-    if first and re.match(r"\s*numa_hit\s+\d+\Z", first.text):
+    rows = filled(text, (NAME,))
+    if rows and re.match(r"numa_hit\s+\d+\Z", rows[0].text):
         return procfs.parse_node_numastat(text)
-    out: List[Record] = []
-    table: Optional[_Table] = None
+    out: list[Record] = []
+    table: _Table | None = None
     for line in rows:
-        row = line.text.strip()
-        if not row or _RULE.match(row):
+        title, head = _TITLE.match(line.text), _HEAD.match(line.text)
+        if _RULE.match(line.text):
             continue
-        if _WARNING.match(row):
-            out.append({"kind": "warning", "text": row})
-            continue
-        title = next(((m, kind) for p, kind in _TITLES for m in [p.match(row)] if m), None)
-        if title:
+        if _WARNING.match(line.text):
+            out.append({"kind": "warning", "text": line.text})
+        elif title:
             if table:
                 table.close(line)
-            groups = title[0].groups()
-            pid = int(groups[0]) if groups and groups[0] else None
-            table = _Table(title[1], "MiB", pid, groups[1] if groups else None)
-            continue
-        match = _HEAD.match(row)
-        if match and (match.group(2) or match.group(3)) and not re.match(r"Total\s*\S", row):
-            if table is None or (table.unit == "pages" and _restarts(table, match)):
+            pid = int(title["pid"]) if title["pid"] else None
+            table = _Table(_KINDS[title[1]], "MiB", pid, title["command"])
+        elif head and (head[2] or head[3]):
+            if table is None or (table.unit == "pages" and table.restarts(head)):
                 if table:
                     table.close(line)
                 table = _Table("counter", "pages", None, None)
-            table.head(line, match)
-            continue
-        if table is None or not table.columns:
+            table.head(line, head)
+        elif table is None or not table.columns:
             refuse(NAME, line, "this belongs to no table of numastat")
-        out.extend(_row(table, line, row))
+        else:
+            out.extend(table.row(line))
     if table is None:
         refuse(NAME, None, "it holds no table of numastat")
     table.close(None)
     return out
 
 
-def _restarts(table: _Table, match: re.Match[str]) -> bool:
-    """Whether a head begins a new default table (a second capture) and not a further block."""
-    nodes = [int(n) for n in re.findall(r"\d+", match.group(2) or "")]
-    return bool(nodes) and any(key[1] == nodes[0] for key in table.seen)
-
-
-def _row(table: _Table, line: Line, row: str) -> List[Record]:
-    count = len(table.columns)
-    words = row.split()
-    if len(words) <= count:
-        refuse(NAME, line, f"fewer cells than the {count} columns of the table")
-    label = " ".join(words[:-count])
-    for word in words[-count:]:
-        if not re.fullmatch(r"-?\d+(?:[.,]\d\d)?", word):
-            refuse(NAME, line, f"{word!r} is not a number as numastat prints it")
-    pid, command = table.pid, table.command
-    if table.by_pid and label != "Total":
-        match = re.fullmatch(r"(\d+) \((.*?)\)?", label)
-        if not match:
-            refuse(NAME, line, "this row names no process")
-        pid, command = int(match.group(1)), match.group(2)
-        label = "Total"
-        key = f"{pid}"
-    else:
-        if not re.fullmatch(r"[A-Za-z]\w*(?:\(\w+\))?", label):
-            refuse(NAME, line, "this row has no name of numastat's")
-        if table.by_pid:
-            pid = command = None
-        key = label
-    if table.kind == "counter" and label.lower() not in _COUNTERS:
-        refuse(NAME, line, f"{label} is not a counter of numastat")
-    if key in table.block:
-        refuse(NAME, line, f"the row {label} a second time")
-    table.block.append(key)
-    out: List[Record] = []
-    cells: List[float] = []
-    for column, word in zip(table.columns, words[-count:]):
-        if (key, column) in table.seen:
-            refuse(NAME, line, f"the cell of {label} and node {column} a second time")
-        table.seen[key, column] = line
-        number = float(word.replace(",", "."))
-        value = int(number) if re.fullmatch(r"-?\d+", word) else number
-        cells.append(number)
-        name = label.lower() if table.kind == "counter" else label
-        record: Record = {"kind": table.kind, "name": name, "value": value, "unit": table.unit}
-        if column == "Total":
-            record.update(kind="total", of=table.kind)
-        else:
-            record["node"] = column
-        if table.kind == "process_memory":
-            record.update(pid=pid, command=command)
-        out.append(record)
-    table.sums[key] = table.sums.get(key, 0.0) + sum(
-        number for column, number in zip(table.columns, cells) if column != "Total"
-    )
-    if table.columns[-1] == "Total":
-        # Each cell is rounded on its own: half a last digit per node, and one for the sum.
-        nodes = sum(1 for name, column in table.seen if name == key and column != "Total")
-        digit = 0.01 if re.search(r"[.,]\d\d\Z", words[-1]) else 1.0
-        if abs(table.sums[key] - cells[-1]) > digit * (nodes + 1) / 2 + 1e-6:
-            refuse(NAME, line, "the Total is not the sum of the nodes")
-    return out
+def _nodes(head: re.Match[str]) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", head[2] or "")]
