@@ -11,7 +11,7 @@ import textwrap
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import cpulist
-from ..contract import SCHEMA, Host, Node, State, to_json
+from ..contract import SCHEMA, Host, Json, Node, State, to_json
 from ..words import units
 from . import catalogue, state, survey, topology
 from . import tools as tools_module
@@ -40,16 +40,17 @@ def run(root: str, as_json: bool, width: int) -> str:
     facts = read(root)
     if not as_json:
         return text(facts, tools_module.find() if live else [], width)
+    named = {"host": platform.node() if live else None}
+    return json.dumps({**named, **as_record(facts)}, indent=2, ensure_ascii=False)
+
+
+def as_record(facts: Facts) -> Dict[str, Json]:
+    """Return shape and state of a host, and whether it is emulated, as JSON."""
     emulated, why = state.emulated(facts.host, facts.state)
-    record = {
-        "schema": SCHEMA,
-        "host": platform.node() if live else None,
-        "emulated": emulated,
-        "emulated_why": to_json(why),
-        "topology": to_json(facts.host),
-        "state": to_json(facts.state),
-    }
-    return json.dumps(record, indent=2, ensure_ascii=False)
+    return {
+        "schema": SCHEMA, "emulated": emulated, "emulated_why": to_json(why),
+        "topology": to_json(facts.host), "state": to_json(facts.state),
+    }  # fmt: skip
 
 
 def warnings(facts: Facts) -> List[Finding]:

@@ -10,7 +10,7 @@ import json
 import textwrap
 from typing import Dict, Iterator, List, Sequence, Tuple
 
-from ..contract import SCHEMA, Json, Reason, reason, to_json
+from ..contract import Json, Reason, reason, to_json
 from ..errors import Fault
 from . import catalogue, describe, state, survey, topology
 from .findings import Facts, Finding, listed
@@ -46,18 +46,11 @@ def run(root: str, ignore: Sequence[str], as_json: bool, width: int) -> Tuple[st
     healthy = catalogue.healthy(findings)
     if not as_json:
         return text(facts, findings, width), 0 if healthy else 1
-    emulated, why = state.emulated(facts.host, facts.state)
     record = {
-        "schema": SCHEMA,
-        "healthy": healthy,
-        "ignored": sorted(ignore),
-        "emulated": emulated,
-        "emulated_why": to_json(why),
-        "findings": [_shown(one) for one in findings],
-        "survey": to_json(facts.survey),
-        "state": to_json(facts.state),
-        "topology": to_json(facts.host),
-    }
+        "healthy": healthy, "ignored": sorted(ignore),
+        "findings": [_shown(one) for one in findings], "survey": to_json(facts.survey),
+        **describe.as_record(facts),
+    }  # fmt: skip
     return json.dumps(record, ensure_ascii=False), 0 if healthy else 1
 
 

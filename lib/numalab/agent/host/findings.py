@@ -20,15 +20,11 @@ _SPILLS_NOW, _SPILLS_SHARE = 256, 0.05  # allocations between two looks
 REMEDIES = {
     "do-reclaim-node": "echo '{mib}M swappiness=0' > /sys/devices/system/node/node{node}/reclaim",
     "do-drop-caches": "sync; echo 1 > /proc/sys/vm/drop_caches",
-    "do-drop-caches-first": "sync; echo 1 > /proc/sys/vm/drop_caches",
     "do-bind-program": "numactl --cpunodebind={node} --membind={node} PROGRAM",
     "do-reclaim-at-home": "sysctl -w vm.zone_reclaim_mode={mode}",
-    "do-reclaim-at-home-mglru": "sysctl -w vm.zone_reclaim_mode=7",
-    "do-zone-reclaim-7": "sysctl -w vm.zone_reclaim_mode=7",
     "do-zone-reclaim-0": "sysctl -w vm.zone_reclaim_mode=0",
     "do-interleave": "numactl --interleave=all PROGRAM",
     "do-swap-less": "sysctl -w vm.swappiness=1",
-    "do-swap-some": "sysctl -w vm.swappiness=1",
     "do-migrate-to-free-node": "migratepages PID {node} {to}",
     "do-migrate": "migratepages {pid} {nodes} {to}",
     "do-migrate-some": "migratepages {pid} {nodes} {to}",
@@ -89,13 +85,9 @@ def finding(
 ) -> Finding:
     """Return a finding; evidence and remedies that are None are left out."""
     return Finding(
-        severity,
-        Reason(code, fields),
-        tuple(one for one in evidence if one),
-        tuple(one for one in remedies if one),
-        tuple(sorted(nodes)),
-        tuple(pids),
-    )
+        severity, Reason(code, fields), tuple(one for one in evidence if one),
+        tuple(one for one in remedies if one), tuple(sorted(nodes)), tuple(pids),
+    )  # fmt: skip
 
 
 def remedy(code: str, **fields: Any) -> Remedy:
@@ -127,11 +119,10 @@ class Facts:
         """The memory of all nodes, as far as it is known."""
         return sum(node.memory_bytes or 0 for node in self.host.nodes)
 
-    @functools.cached_property
+    @property
     def doubtful(self) -> bool:
         """Whether the nodes' memory adds up to something else than the whole (by 10 % or more)."""
-        total, whole = self.nodes_bytes, self.setting("memory.total_bytes")
-        return bool(total and whole and not 0.9 < total / whole < 1.1)
+        return any(one.code == "memory-disagrees" for one in self.host.problems)
 
     @functools.cached_property
     def mglru(self) -> bool:

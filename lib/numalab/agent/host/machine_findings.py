@@ -24,7 +24,7 @@ def memory_settings(facts: Facts) -> Iterator[Finding]:
         yield _zone_reclaim(facts, mode)
     swap = facts.setting("memory.swap_total_bytes")
     if facts.setting("vm.swappiness") == "0" and swap and len(facts.nodes) > 1:
-        yield finding("note", "swappiness", remedies=[remedy("do-swap-some")])
+        yield finding("note", "swappiness", remedies=[remedy("do-swap-less")])
 
 
 def _zone_reclaim(facts: Facts, mode: str) -> Finding:
@@ -39,13 +39,10 @@ def _zone_reclaim(facts: Facts, mode: str) -> Finding:
     else:
         evidence = [history, reason("who-reclaim-suits")]
     return finding(
-        "warning",
-        "zone-reclaim",
-        evidence=evidence,
-        remedies=[back, remedy("do-zone-reclaim-7")] if idle else [back],
-        mode=mode,
+        "warning", "zone-reclaim", evidence=evidence,
+        remedies=[back, remedy("do-reclaim-at-home", mode=7)] if idle else [back], mode=mode,
         why=reason("mode-reclaims-nothing" if idle else "reclaims-at-home"),
-    )
+    )  # fmt: skip
 
 
 def _balancing_now(facts: Facts) -> Iterator[Finding]:
@@ -75,11 +72,10 @@ def huge_page_settings(facts: Facts) -> Iterator[Finding]:
     stalls = facts.now("compact_stall")
     if enabled not in (None, "never") and facts.setting("thp.defrag") == "always" and stalls >= 10:
         yield finding(
-            "warning",
-            "thp-defrag",
+            "warning", "thp-defrag",
             evidence=[reason("stalls-now", stalls=stalls, seconds=facts.survey.interval_s)],
             remedies=[remedy("do-defrag-madvise")],
-        )
+        )  # fmt: skip
 
 
 def processor_settings(facts: Facts) -> Iterator[Finding]:
@@ -151,11 +147,10 @@ def _one_node(facts: Facts) -> Iterator[Finding]:
     virtual = facts.setting("virt.hypervisor") not in (None, "none")
     if "numa=off" in (facts.setting("kernel.cmdline") or "").split():
         yield finding(
-            "note" if packages == 1 or virtual else "warning",
-            "numa-off",
+            "note" if packages == 1 or virtual else "warning", "numa-off",
             evidence=[reason("has-packages", packages=packages) if packages > 1 else None],
             remedies=[remedy("do-numa-on")],
-        )
+        )  # fmt: skip
     elif packages > 1 and not virtual:
         yield finding(
             # Elsewhere a kernel may call a cluster of cores a package.

@@ -36,7 +36,7 @@ def full_of_cache(facts: Facts) -> Iterator[Finding]:
         if share is None or share >= NEARLY_FULL or (files or cache or 0) <= CACHED * memory:
             continue
         free = facts.room(node) if node.free_bytes is None else node.free_bytes
-        held = {"node": node.number, "free": free, "cache": cache or 0}
+        held: Dict[str, Any] = {"node": node.number, "free": free, "cache": cache or 0}
         others = facts.with_room(node.number)
         if len(facts.nodes) == 1:
             yield finding("warning", "cache-to-reclaim", nodes=[node.number], **held)
@@ -56,28 +56,21 @@ def _spilling(facts: Facts, node: NodeUse, to: int, held: Dict[str, Any]) -> Fin
     severity = "problem" if spills or victims else "warning"
     if (facts.room_share(node) or 0) >= FULL:
         severity = "note"
+    evidence = [
+        *_cache_evidence(facts, node, spills),
+        *(_spilled(one, node) for one in victims[:3]),
+    ]
     return finding(
-        severity,
-        "page-cache",
-        evidence=[
-            *_cache_evidence(facts, node, spills),
-            *(
-                reason(
-                    "spilled-process",
-                    name=one.name,
-                    pid=one.pid,
-                    total=one.total,
-                    away=outside(one.memory, {node.number}),
-                )
-                for one in victims[:3]
-            ),
-        ],
-        remedies=_cache_remedies(facts, node),
-        nodes=[node.number],
-        pids=[one.pid for one in victims],
-        to=to,
-        room=facts.room(node) or 0,
+        severity, "page-cache", evidence=evidence, remedies=_cache_remedies(facts, node),
+        nodes=[node.number], pids=[one.pid for one in victims], to=to, room=facts.room(node) or 0,
         **held,
+    )  # fmt: skip
+
+
+def _spilled(process: ProcessUse, node: NodeUse) -> Reason:
+    away = outside(process.memory, {node.number})
+    return reason(
+        "spilled-process", name=process.name, pid=process.pid, total=process.total, away=away
     )
 
 
@@ -102,7 +95,7 @@ def _cache_remedies(facts: Facts, node: NodeUse) -> Iterator[Remedy]:
     yield remedy("do-drop-caches")
     yield remedy("do-bind-program", node=number)
     if facts.setting("vm.zone_reclaim_mode") in ("0", None):
-        yield remedy("do-reclaim-at-home-mglru" if facts.mglru else "do-reclaim-at-home", mode=1)
+        yield remedy("do-reclaim-at-home", mode=7 if facts.mglru else 1)
 
 
 def _is_victim(process: ProcessUse, node: int) -> bool:
@@ -215,7 +208,7 @@ def fragmented(facts: Facts) -> Iterator[Finding]:
         severity,
         "fragmented",
         evidence=evidence,
-        remedies=[remedy("do-compact", node=pieces[0].number), remedy("do-drop-caches-first")]
+        remedies=[remedy("do-compact", node=pieces[0].number), remedy("do-drop-caches")]
         if felt
         else [],
         nodes=[node.number for node in pieces],

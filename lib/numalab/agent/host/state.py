@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from .. import kernel
 from ..contract import Host, Reason, Setting, State, reason
@@ -221,7 +221,7 @@ def _numa(root: str, hypervisor: Optional[str]) -> Dict[str, Setting]:
     The mode is an inference: NPS (AMD EPYC, "NUMA nodes per socket") and SNC (Intel Xeon,
     "sub-NUMA clustering") are firmware settings that the kernel does not show.
     """
-    packages: Dict[frozenset, int] = {}
+    packages: Dict[FrozenSet[int], int] = {}
     spans = False
     for node in kernel.list_nodes(root or "/"):
         cpus = kernel.node_cpus(root, node)

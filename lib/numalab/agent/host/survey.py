@@ -151,13 +151,9 @@ def read_nodes(host: Host) -> Survey:
         for node in host.nodes
     ]
     return Survey(
-        live=live,
-        page_bytes=page,
-        huge_page_bytes=huge,
-        nodes=tuple(nodes),
-        vmstat=kernel.vmstat(root or "/"),
-        problems=() if zones else (reason("no-zoneinfo"),),
-    )
+        live=live, page_bytes=page, huge_page_bytes=huge, nodes=tuple(nodes),
+        vmstat=kernel.vmstat(root or "/"), problems=() if zones else (reason("no-zoneinfo"),),
+    )  # fmt: skip
 
 
 # --- nodes ------------------------------------------------------------------------------------
@@ -186,17 +182,12 @@ def _node(root: str, node: Node) -> NodeUse:
     if len(files) != 2 and cache is not None:
         cache -= memory.get("Shmem", 0)  # FilePages count it, and it cannot be dropped
     return NodeUse(
-        number=node.number,
-        memory_bytes=node.memory_bytes,
-        free_bytes=node.free_bytes,
-        file_pages_bytes=node.page_cache_bytes,
-        page_cache_bytes=cache,
-        dirty_bytes=memory.get("Dirty"),
-        shared_memory_bytes=memory.get("Shmem"),
-        anonymous_bytes=memory.get("AnonPages"),
-        slab_reclaimable_bytes=memory.get("SReclaimable"),
+        number=node.number, memory_bytes=node.memory_bytes, free_bytes=node.free_bytes,
+        file_pages_bytes=node.page_cache_bytes, page_cache_bytes=cache,
+        dirty_bytes=memory.get("Dirty"), shared_memory_bytes=memory.get("Shmem"),
+        anonymous_bytes=memory.get("AnonPages"), slab_reclaimable_bytes=memory.get("SReclaimable"),
         numastat=_numastat(root, node.number),
-    )
+    )  # fmt: skip
 
 
 def _page_bytes(root: str, live: bool, host: Host) -> int:
@@ -293,14 +284,10 @@ def _with_processes(survey: Survey, host: Host, began: float, end: float) -> Sur
         for one in found
     ]
     return replace(
-        survey,
-        processes=tuple(found),
-        seen=len(stats),
-        small=len(stats) - len(large),
-        alike=len(large) - len(chosen),
-        unreadable=sum(process.memory is None for process in found),
+        survey, processes=tuple(found), seen=len(stats), small=len(stats) - len(large),
+        alike=len(large) - len(chosen), unreadable=sum(process.memory is None for process in found),
         unread=unread,
-    )
+    )  # fmt: skip
 
 
 def _without_alike(large: List[Stat], proc: str, page: int, least_bytes: int) -> List[Stat]:
@@ -336,14 +323,11 @@ def _process(
         return None
     status = kernel.status(text)
     process = ProcessUse(
-        pid=stat.pid,
-        name=stat.name,
-        resident_bytes=stat.resident_pages * page,
+        pid=stat.pid, name=stat.name, resident_bytes=stat.resident_pages * page,
         swap_bytes=kernel.meminfo(text).get("VmSwap"),
         unit=_unit(kernel.read_text(f"{proc}/{stat.pid}/cgroup")),
-        allowed_cpus=status.get("Cpus_allowed_list"),
-        allowed_nodes=status.get("Mems_allowed_list"),
-    )
+        allowed_cpus=status.get("Cpus_allowed_list"), allowed_nodes=status.get("Mems_allowed_list"),
+    )  # fmt: skip
     if process.allowed_cpus is not None:
         nodes = {node_of.get(cpu) for cpu in cpulist.parse(process.allowed_cpus)}
         process = replace(process, cpu_nodes=tuple(sorted(n for n in nodes if n is not None)))
@@ -395,8 +379,6 @@ def _with_running(
     if passed_s is not None:
         busy = round(100 * total / os.sysconf("SC_CLK_TCK") / passed_s, 1)
     return replace(
-        process,
-        threads=len(last) or None,
-        runs_on={node: used[node] / total for node in sorted(used)},
-        cpu_percent=busy,
-    )
+        process, threads=len(last) or None,
+        runs_on={node: used[node] / total for node in sorted(used)}, cpu_percent=busy,
+    )  # fmt: skip

@@ -6,6 +6,7 @@ when it has not answered in time. Nothing is measured and nothing is compiled.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from .. import kernel
 from ..contract import Reason, reason, to_json
@@ -43,7 +44,7 @@ def find(limit_s: float = _LIMIT_S) -> List[Tool]:
     questions: Dict[str, Callable[[], Tool]] = {
         "numactl": _numactl,
         "compiler": _compiler,
-        **{name: lambda name=name: _by_driver(name) for name in _DRIVERS},
+        **{name: functools.partial(_by_driver, name) for name in _DRIVERS},
         "perf": _perf,
     }
     asked = {name: _ask(question) for name, question in questions.items()}
@@ -78,7 +79,7 @@ def _reply(question: Callable[[], Tool], writing: int) -> NoReturn:
         os._exit(0)
 
 
-def _answer(pid: int, reading: int, deadline: float) -> Dict:
+def _answer(pid: int, reading: int, deadline: float) -> Dict[str, Any]:
     """The answer of a process, or {} when it gave none in time; then nothing of it stays."""
     data = b""
     while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:

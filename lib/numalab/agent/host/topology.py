@@ -69,26 +69,17 @@ def read(root: str = "/") -> Host:
     widths = {len(core.cpus) for core in levels["core"].values()}
     known = processor.read(root)
     return Host(
-        root=root,
-        arch=known.arch,
-        model=known.model,
-        vendor=known.vendor,
-        packages=_count(levels["package"]),
-        dies=_count(levels["die"]),
-        clusters=_count(levels["cluster"]),
-        cores=_count(levels["core"]),
-        threads=len(online),
+        root=root, arch=known.arch, model=known.model, vendor=known.vendor,
+        packages=_count(levels["package"]), dies=_count(levels["die"]),
+        clusters=_count(levels["cluster"]), cores=_count(levels["core"]), threads=len(online),
         threads_per_core=widths.pop() if len(widths) == 1 else None,
         cpus=_cpus(numbers, online, node_of, levels, caches, set(cpulist.parse(allowed.cpus))),
         nodes=tuple(replace(n, allowed_memory=n.number in allowed_nodes) for n in nodes),
-        caches=caches,
-        pci=_pci(root, problems),
-        allowed=allowed,
+        caches=caches, pci=_pci(root, problems), allowed=allowed,
         offline=cpulist.format(numbers - online),
         possible=kernel.read_text(f"{root}/{CPUS}/possible"),
-        available_bytes=meminfo.get("MemAvailable"),
-        problems=tuple(problems),
-    )
+        available_bytes=meminfo.get("MemAvailable"), problems=tuple(problems),
+    )  # fmt: skip
 
 
 def _require(root: str) -> None:
@@ -154,22 +145,16 @@ def _cpus(
         group = levels[level].get(cpu)
         return group.number if group else None
 
-    return tuple(
-        Cpu(
-            number=cpu,
-            online=cpu in online,
-            node=node_of.get(cpu),
-            package=number_in("package", cpu),
-            die=number_in("die", cpu),
-            cluster=number_in("cluster", cpu),
-            core=number_in("core", cpu),
-            siblings=siblings[levels["core"][cpu]] if cpu in levels["core"] else str(cpu),
-            thread=thread.get(cpu, 0),
-            allowed=cpu in allowed,
-            l3=l3.get(cpu),
-        )
-        for cpu in sorted(numbers)
-    )
+    found = []
+    for cpu in sorted(numbers):
+        core = siblings[levels["core"][cpu]] if cpu in levels["core"] else str(cpu)
+        found.append(
+            Cpu(number=cpu, online=cpu in online, node=node_of.get(cpu),
+                package=number_in("package", cpu), die=number_in("die", cpu),
+                cluster=number_in("cluster", cpu), core=number_in("core", cpu),
+                siblings=core, thread=thread.get(cpu, 0), allowed=cpu in allowed, l3=l3.get(cpu))
+        )  # fmt: skip
+    return tuple(found)
 
 
 def _identity(text: Optional[str]) -> Optional[int]:
@@ -308,14 +293,10 @@ def _nodes(
         problems.append(reason("no-nodes", folder=NODES))
         cached = [meminfo[name] for name in ("Cached", "Buffers") if name in meminfo]
         node = Node(
-            number=0,
-            cpus=cpulist.format(online),
-            memory_bytes=meminfo.get("MemTotal"),
-            free_bytes=meminfo.get("MemFree"),
-            page_cache_bytes=sum(cached) if cached else None,
-            distances={},
-            hugepages=_huge_pages(f"{root}/sys/kernel/mm/hugepages"),
-        )
+            number=0, cpus=cpulist.format(online), memory_bytes=meminfo.get("MemTotal"),
+            free_bytes=meminfo.get("MemFree"), page_cache_bytes=sum(cached) if cached else None,
+            distances={}, hugepages=_huge_pages(f"{root}/sys/kernel/mm/hugepages"),
+        )  # fmt: skip
         return [node], dict.fromkeys(online, 0)
     nodes: List[Node] = []
     node_of: Dict[int, int] = {}
@@ -361,14 +342,11 @@ def _node(
         codes.append("distances-do-not-fit")
         distances = {}
     node = Node(
-        number=number,
-        cpus=cpulist.format((cpus or frozenset()) & online),
-        memory_bytes=memory.get("MemTotal"),
-        free_bytes=memory.get("MemFree"),
-        page_cache_bytes=memory.get("FilePages"),
-        distances=distances,
+        number=number, cpus=cpulist.format((cpus or frozenset()) & online),
+        memory_bytes=memory.get("MemTotal"), free_bytes=memory.get("MemFree"),
+        page_cache_bytes=memory.get("FilePages"), distances=distances,
         hugepages=_huge_pages(f"{here}/hugepages"),
-    )
+    )  # fmt: skip
     return node, codes
 
 
@@ -466,11 +444,9 @@ def _cache(
     if sharing is None:
         sharing = kernel.cpu_list(kernel.read_text(place + "shared_cpu_list"))
     return (
-        kernel.read_int(place + "level"),
-        kernel.read_text(place + "type"),
-        sharing,
+        kernel.read_int(place + "level"), kernel.read_text(place + "type"), sharing,
         _size(kernel.read_text(place + "size")),
-    )
+    )  # fmt: skip
 
 
 # --- devices ----------------------------------------------------------------------------------
@@ -543,10 +519,10 @@ def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[Frozen
         _, mount, kind, options = fields[:4]
         if kind == "cpuset" or (kind == "cgroup" and "cpuset" in options.split(",")):
             folder = f"{root}{mount}{own['cpuset']}"
-            names = (("cpus", "mems"), ("cpuset.cpus", "cpuset.mems"))
+            names = [("cpus", "mems"), ("cpuset.cpus", "cpuset.mems")]
         elif kind == "cgroup2":
             folder = f"{root}{mount}{own['cgroup2']}"
-            names = (("cpuset.cpus.effective", "cpuset.mems.effective"),)
+            names = [("cpuset.cpus.effective", "cpuset.mems.effective")]
         else:
             continue
         for pair in names:

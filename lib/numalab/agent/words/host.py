@@ -248,23 +248,16 @@ _REMEDIES: Dict[str, Template] = {
     "do-drop-caches": "frees the clean page cache of every node, once. Risk: what was cached is "
     "read from disk again, so a database or file server is slow until it is warm; the cache comes "
     "back",
-    "do-drop-caches-first": "before it, where page cache holds the pieces apart. Risk: files are "
-    "read from disk again",
     "do-bind-program": "makes the kernel reclaim this node's cache for PROGRAM and not spill. "
     "Risk: if PROGRAM needs more than the node has, it swaps or is killed",
-    "do-reclaim-at-home": "every process reclaims at home before it spills. Risk: stalls while "
-    "allocating; not for databases and file servers",
-    "do-reclaim-at-home-mglru": "every process reclaims at home before it spills (with MGLRU only "
-    "7 does: 1 reclaims nothing). Risk: stalls while allocating; not for databases and file "
-    "servers",
-    "do-zone-reclaim-7": "really reclaims at home before spilling. Risk: it may write and swap "
-    "while a program allocates",
+    "do-reclaim-at-home": "every process reclaims at home before it spills (with MGLRU only mode 7 "
+    "does). Risk: stalls, writing and swapping while a program allocates; not for databases and "
+    "file servers",
     "do-zone-reclaim-0": "the default: a full node spills to the next one at once",
     "do-interleave": "for one large process that fills a node: spreads its memory over all nodes "
     "(MySQL has innodb_numa_interleave=ON for this). Risk: part of it is remote for every thread",
     "do-swap-less": "page cache goes before processes' memory. Risk: with much anonymous memory "
     "and little cache, the kernel kills sooner",
-    "do-swap-some": "as little swapping as possible, but some",
     "do-migrate-to-free-node": "moves a process's memory to the free node at once; it waits while "
     "its pages are copied",
     "do-migrate": "moves what is there at once; the process waits while its pages are copied, and "
