@@ -41,6 +41,7 @@ from ..errors import Fault, NotHere
 from ..rows import row
 from . import options as check
 from . import probe
+from .options import Options
 from .probe_output import (
     BOTH,
     LIST,
@@ -76,13 +77,11 @@ class Allocation(Driver):
     name = "allocation"
     protocol = HANDSHAKE
 
-    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+    def find(self, options: Options) -> ToolRecord:
         """Return the probe's path and version."""
         return probe.find(options)
 
-    def prepare(
-        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
-    ) -> Prepared:
+    def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
         """Return the options with sizes and nodes as numbers.
 
         ``home`` is the node of the CPUs, ``other_node`` the nearest other one that has CPUs and
@@ -125,7 +124,7 @@ class Allocation(Driver):
         full = out["fill"] == "node" and not out.get("drop")
         return Prepared(out, need, full_node=full)
 
-    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+    def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         words = [
             str(found.path), "allocate", "--scenario", options["scenario"],
             "--bytes", str(options["size"]), "--pages", _PAGES[options["pages"]],
@@ -140,7 +139,7 @@ class Allocation(Driver):
             words.append("--drop")
         return words
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
+    def timing(self, options: Options) -> Timing:
         """Return the planned seconds; filling the node is set-up."""
         fill = 4 * options["size"] if options["fill"] == "node" else options["fill"]
         measure = options["size"] / (_TOUCH_BYTES_S * min(options["threads"], _READERS))
@@ -227,7 +226,7 @@ def _size(name: str, asked: Any, of_node: Optional[int], least: int = 65536) -> 
 
 
 def _fill(
-    options: Mapping[str, Any], host: Host, cpus: str, home: Optional[int], of_node: Optional[int]
+    options: Options, host: Host, cpus: str, home: Optional[int], of_node: Optional[int]
 ) -> Dict[str, Union[int, str, bool]]:
     """Return the options ``fill``, and ``drop`` where it is set."""
     fill: Union[int, str] = options.get("fill", 0)

@@ -19,7 +19,6 @@ from ..contract import (
     Driver,
     Host,
     Prepared,
-    Reason,
     Record,
     Row,
     Timing,
@@ -31,6 +30,7 @@ from ..contract import (
 from ..errors import Fault, ParseError
 from ..rows import row
 from . import options as check
+from .options import Options
 
 _OPTIONS = ("argv", "env", "need_bytes", "seconds")
 _COUNTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
@@ -50,7 +50,7 @@ class Usage:
     exit_status: Optional[int]  # None where a signal ended it
     signal: Optional[int]
     max_rss_bytes: Optional[int]
-    max_rss_reason: Optional[Reason]
+    max_rss_reason: Optional[str]  # in words
     user_s: float
     system_s: float
     minor_faults: int
@@ -65,7 +65,7 @@ class Command(Driver):
     name = "command"
     output = "rusage"
 
-    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+    def find(self, options: Options) -> ToolRecord:
         """Return the program's path; its version is its own affair (None).
 
         Raises Fault when the program does not exist or may not be executed.
@@ -86,9 +86,7 @@ class Command(Driver):
             f"write ./{word} for one in this directory",
         )
 
-    def prepare(
-        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
-    ) -> Prepared:
+    def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
         """Return the checked options; ``need_bytes`` is 0 unless the user says what it needs.
 
         ``env`` is added to the environment; ``seconds`` is about how long one run takes, for the
@@ -108,14 +106,14 @@ class Command(Driver):
             resolved["seconds"] = check.seconds("seconds", options["seconds"], 0, 1e7)
         return Prepared(resolved, check.size("need_bytes", options.get("need_bytes", 0), least=0))
 
-    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+    def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the program and its words, the program by the path that was found."""
         return [str(found.path), *options["argv"][1:]]
 
-    def environment(self, options: Mapping[str, Any], cell: Cell) -> Dict[str, str]:
+    def environment(self, options: Options, cell: Cell) -> Dict[str, str]:
         return dict(options.get("env") or {})
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
+    def timing(self, options: Options) -> Timing:
         """Return the planned seconds: 0, not known, unless the user says how long a run takes."""
         return Timing(measure_s=float(options.get("seconds", 0)))
 
@@ -131,7 +129,7 @@ class Command(Driver):
             raise ParseError(self.name, number, line, "this is not JSON") from None
         except Fault as fault:
             raise ParseError(self.name, number, line, fault.what) from None
-        record: Record = {**to_json(usage), "max_rss_reason": usage.max_rss_reason}
+        record: Record = to_json(usage)
         negative = [k for k, v in record.items() if isinstance(v, (int, float)) and v < 0]
         if usage.kind != "rusage" or usage.schema != SCHEMA or negative:
             why = f"{negative[0]} is below 0" if negative else f"no rusage of schema {SCHEMA}"
@@ -144,19 +142,18 @@ class Command(Driver):
     def metrics(self, records: Sequence[Record]) -> List[Row]:
         """Return wall_time, exit_status, CPU times (s), peak memory (B), faults and switches."""
         record = records[0]
-        unknown = record["max_rss_reason"] or reason("peak-memory-unknown")
         return [
             row("wall_time", record["wall_s"], "s"),
             row("exit_status", record["exit_status"], "",
                 reason("killed-by-signal", signal=record["signal"])),
             row("user_time", record["user_s"], "s"),
             row("system_time", record["system_s"], "s"),
-            row("max_rss", record["max_rss_bytes"], "B", unknown),
+            row("max_rss", record["max_rss_bytes"], "B", "peak-memory-unknown"),
             *(row(name, record[name], "") for name in _COUNTS),
         ]  # fmt: skip
 
 
-def _words(options: Mapping[str, Any]) -> List[str]:
+def _words(options: Options) -> List[str]:
     words = options.get("argv")
     if not isinstance(words, (list, tuple)) or not words:
         raise Fault("no program is named", "write: numalab run command -- ./program argument")

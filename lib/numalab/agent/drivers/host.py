@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import Any, Callable, List, Mapping, Sequence
+from typing import Callable, List, Sequence
 
 from .. import cpulist
 from ..contract import Cell, Driver, Host, Prepared, Record, Row, Timing, ToolRecord
 from ..errors import Fault, ParseError
 from ..rows import row
+from .options import Options
 
 _MARK = "# output of "
 _COMMANDS = {"numactl": "numactl --hardware", "lscpu": "lscpu"}
@@ -30,18 +31,16 @@ class HostWitness(Driver):
 
     name = "host"
 
-    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+    def find(self, options: Options) -> ToolRecord:
         """Return the shell and which witnesses are there; it never fails."""
         there = [name for name in _COMMANDS if shutil.which(name)]
         return ToolRecord(self.name, ", ".join(there) or "no witness installed", "/bin/sh")
 
-    def prepare(
-        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
-    ) -> Prepared:
+    def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
         """Return the options as they are: a witness needs no memory and has nothing to set."""
         return Prepared(dict(options), 0)
 
-    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+    def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the command: each witness that is there, its output under a line that names it."""
         parts = [
             f"echo '{_MARK}{name}'; LC_ALL=C {command} 2>&1"
@@ -50,7 +49,7 @@ class HostWitness(Driver):
         ]
         return [str(found.path), "-c", "; ".join(parts) or "true"]
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
+    def timing(self, options: Options) -> Timing:
         return Timing(measure_s=0.1)
 
     def parse(self, text: str) -> List[Record]:

@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ..contract import Cell, Driver, Host, Prepared, Record, Row, Timing, ToolRecord, reason
 from ..errors import Fault
 from ..rows import row
 from . import options as check
+from .options import Options
 from .reading import Line, lines, refuse
 
 NAME = "mlc"
@@ -258,7 +259,7 @@ class Mlc(Driver):
 
     name = NAME
 
-    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+    def find(self, options: Options) -> ToolRecord:
         """Return MLC's path and version; Fault with what to do when it is missing."""
         path = shutil.which(str(options.get("path") or "mlc"))
         if path is None:
@@ -279,9 +280,7 @@ class Mlc(Driver):
             )
         return ToolRecord(NAME, match[1], path)
 
-    def prepare(
-        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
-    ) -> Prepared:
+    def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
         """Return the resolved options and the memory needed (bytes); Fault for a bad option."""
         check.known(NAME, [name for name in options if name not in _PROBES], _OPTIONS)
         mode = options.get("mode", "latency")
@@ -301,7 +300,7 @@ class Mlc(Driver):
             notes.append(reason("mlc-binds-itself"))
         return Prepared(resolved, 2**28 if test == "c2c_latency" else need, tuple(notes))
 
-    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+    def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the command line: one test, the prefetchers left alone (-e)."""
         out = [str(found.path), f"--{options['test']}", "-e"]
         if options.get("random") and options["test"] in _CHASES:
@@ -312,7 +311,7 @@ class Mlc(Driver):
             out.append(f"-t{int(options['time_s'])}")
         return out
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
+    def timing(self, options: Options) -> Timing:
         """Return the planned seconds; MLC decides itself how long a test takes."""
         return Timing(setup_s=1.0, measure_s=_SECONDS[options.get("test", "latency_matrix")])
 

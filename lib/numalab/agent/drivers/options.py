@@ -13,6 +13,8 @@ from .. import cpulist
 from ..contract import Host, reason
 from ..errors import Fault
 
+Options = Mapping[str, Any]  # of one tool, by name
+
 MOST_THREADS = 65536
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|)\Z")

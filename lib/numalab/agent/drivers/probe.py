@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import cpulist
 from ..contract import (
@@ -30,6 +30,7 @@ from ..errors import Fault
 from ..rows import row
 from . import options as check
 from . import probe_build, probe_output
+from .options import Options
 
 _PAGES = ("auto", "default", "base", "thp", "hugetlb")
 _OPTIONS = (
@@ -47,7 +48,7 @@ _BUFFERS = {"stream": 3, "latency": 1.0625, "loaded": 2.0625, "bandwidth": 1}
 _TOUCH_BYTES_S, _MOVE_BYTES_S, _HELP = 1.5e9, 8e9, 8
 
 
-def find(options: Mapping[str, Any]) -> ToolRecord:
+def find(options: Options) -> ToolRecord:
     """Return the probe's path and version; it is compiled when that has not been done yet.
 
     A probe that is there already is used when the option ``path`` or NUMALAB_PROBE names it.
@@ -67,12 +68,10 @@ class Probe(Driver):
     name = "probe"
     protocol = HANDSHAKE
 
-    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+    def find(self, options: Options) -> ToolRecord:
         return find(options)
 
-    def prepare(
-        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
-    ) -> Prepared:
+    def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
         """Return the options that the mode uses, as numbers.
 
         ``array`` (stream) and ``bytes`` (latency, loaded, bandwidth) are a number of bytes, a
@@ -116,7 +115,7 @@ class Probe(Driver):
         )  # fmt: skip
         return Prepared(out, int(_BUFFERS[mode] * out[name]), notes)
 
-    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+    def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the command line.
 
         A cell without CPUs of its own (unbound) leaves its threads to the kernel; the threads of
@@ -140,7 +139,7 @@ class Probe(Driver):
                 words += [f"--{name}", ",".join(map(str, options[name]))]
         return words
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
+    def timing(self, options: Options) -> Timing:
         """Return the planned seconds; the first touch of the buffers counts as warm-up."""
         mode = options["mode"]
         if mode == "core-to-core":
@@ -193,7 +192,7 @@ class Probe(Driver):
         return out
 
 
-def _core_to_core(options: Mapping[str, Any], count: int) -> Prepared:
+def _core_to_core(options: Options, count: int) -> Prepared:
     out: Dict[str, Any] = {"mode": "core-to-core"}
     if options.get("max_cpus") is not None:
         out["max_cpus"] = check.whole("max_cpus", options["max_cpus"], 2, 8192)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from ..contract import (
     Cell,
@@ -38,7 +38,7 @@ from ..contract import (
 from ..errors import Fault
 from ..rows import row
 from . import options as check
-from .options import last_level_caches
+from .options import Options, last_level_caches
 from .reading import Line, lines, refuse
 
 NAME = "stream"
@@ -222,7 +222,7 @@ class Stream(Driver):
 
     name = NAME
 
-    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+    def find(self, options: Options) -> ToolRecord:
         """Return the path of the official program; its version is in its output only."""
         asked = options.get("path")
         for name in [asked] if asked else _PROGRAMS:
@@ -237,9 +237,7 @@ class Stream(Driver):
             "STREAM_ARRAY_SIZE for this host and put it on PATH, or use the probe",
         )
 
-    def prepare(
-        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
-    ) -> Prepared:
+    def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
         """Return the resolved options; Fault for a bad one.
 
         The arrays' size is compiled in and known only from the output: ``need_bytes`` is what the
@@ -257,18 +255,18 @@ class Stream(Driver):
         resolved = {**own, "threads": threads, "cache_bytes": caches}
         return Prepared(resolved, 3 * 4 * (caches or 0) or 3 * 80_000_000, tuple(notes))
 
-    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+    def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the command line: STREAM takes no arguments."""
         return [str(found.path)]
 
-    def environment(self, options: Mapping[str, Any], cell: Cell) -> Dict[str, str]:
+    def environment(self, options: Options, cell: Cell) -> Dict[str, str]:
         """Return what to add to the environment: the threads, one fixed place for each."""
         return {
             "OMP_NUM_THREADS": str(options["threads"]), "OMP_DYNAMIC": "false",
             "OMP_PROC_BIND": "true", "OMP_PLACES": "threads",
         }  # fmt: skip
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
+    def timing(self, options: Options) -> Timing:
         """Return the planned seconds (STREAM decides them by its compiled-in sizes)."""
         return Timing(setup_s=1.0, measure_s=_SECONDS)
 
@@ -284,7 +282,7 @@ class Stream(Driver):
             if r["kind"] == "kernel"
         ]
 
-    def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
+    def doubts(self, records: Sequence[Record], options: Options) -> List[Reason]:
         """Return what the run rules say: arrays below four times the caches, not validated."""
         caches = options.get("cache_bytes")
         size = check.first_of(records, "setup")["array_bytes"]

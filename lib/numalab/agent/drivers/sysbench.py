@@ -47,6 +47,7 @@ from ..contract import (
 from ..errors import Fault
 from ..rows import row
 from . import options as check
+from .options import Options
 from .reading import Line, lines, refuse
 
 NAME = "sysbench"
@@ -400,7 +401,7 @@ class Sysbench(Driver):
 
     name = NAME
 
-    def find(self, options: Mapping[str, Any]) -> ToolRecord:
+    def find(self, options: Options) -> ToolRecord:
         """Return sysbench's path and version, and as ``warmup_option`` whether it has
         --warmup-time (1.1).
 
@@ -422,9 +423,7 @@ class Sysbench(Driver):
         facts = {"warmup_option": "--warmup-time" in check.answer(path, "--help")}
         return ToolRecord(NAME, match[1], path, facts=facts)
 
-    def prepare(
-        self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
-    ) -> Prepared:
+    def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
         """Return the resolved options and the memory needed (bytes); Fault for a bad option."""
         test = check.choice("test", options.get("test", _COMMON["test"]), tuple(_TESTS))
         defaults = {**_COMMON, **_TESTS[test]}
@@ -442,7 +441,7 @@ class Sysbench(Driver):
             need += _bytes(resolved["memory_block_size"]) * blocks
         return Prepared(resolved, need)
 
-    def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
+    def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the command line of one run: warm-up, then the measured period.
 
         Where sysbench has no --warmup-time (1.0), a checkpoint at the end of the warm-up resets
@@ -464,7 +463,7 @@ class Sysbench(Driver):
         out += [f"--{name.replace('_', '-')}={options[name]}" for name in _TESTS[options["test"]]]
         return [*out, "run"]
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
+    def timing(self, options: Options) -> Timing:
         timed = {**_COMMON, **options}
         return Timing(0.2, float(timed["warmup_s"]), float(timed["time_s"]))
 

@@ -61,7 +61,7 @@ SENTENCES: Dict[str, Template] = {
     "page-cache-was-dropped": "it was dropped before",
     "where-pages-were-unknown": "where its pages were is not known",
     "killed-by-signal": "it was killed by signal {signal}",
-    "peak-memory-unknown": "the peak of its memory is not known",
+    "peak-memory-unknown": "it ended before its peak memory could be read",
     "numactl-gives-none": "numactl says that it is not available",
     "not-validated": "STREAM did not validate its result: {text}",
     "output-ends-early": "the output ends before the final report",
