@@ -418,7 +418,7 @@ def _edited(host):
     [
         (_damage_middle, "line 2 is not a trial's record"),
         (_damage_raw, "is not what trial 1 wrote"),
-        (_newer, "schema version 3.*update numalab"),
+        (_newer, "schema version 3.*update this numalab"),
         (_alien, "'cell:9' is not in the plan"),
         (_edited, "line 2 does not follow the line before it"),
         (lambda host: (host.out / "manifest.json").write_text("{"), "cannot be read"),
@@ -452,7 +452,6 @@ def test_a_directory_that_holds_something_else_is_left_alone(host):
 @pytest.mark.parametrize(
     "more, words",
     [
-        ({"schema": 1}, "schema version 1"),
         ({"order": (), "skipped": (Skip("remote", "remote", reason("fault", what="one node")),)},
          "nothing to measure.*one node"),
         ({"tool": ToolRecord("fake", "9")}, "made for fake 9, this host has 1"),
@@ -550,12 +549,12 @@ def test_faults_reach_a_person_as_one_message(tmp_path):
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "part.json").write_text('{"schema": 2}')
     for words, said in (
-        (["run", "--plan", "list.json", "--out", "x"], "not a plan"),
-        (["run", "--plan", "part.json", "--out", "x"], "the plan lacks the key 'request'"),
-        (["run", "--plan", "nowhere.json", "--out", "x"], "nowhere.json cannot be read"),
+        (["run", "--plan", "list.json", "--out", "x"], "list.json states no schema version"),
+        (["run", "--plan", "part.json", "--out", "x"], "part.json lacks the key 'request'"),
+        (["run", "--plan", "nowhere.json", "--out", "x"], "nowhere.json is missing"),
         (["run", "--plan", "plan.json", "--out", "x"], "schema version 7"),
         (["resume", "nowhere"], "manifest.json is missing"),
-        (["plan", "plan.json"], "the request"),
+        (["plan", "plan.json"], "plan.json has schema version 7"),
     ):
         done = agent(*words)
         assert done.returncode == 2 and done.stdout == ""

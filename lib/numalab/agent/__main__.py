@@ -8,10 +8,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import List, Optional, Type
+from typing import List, Optional
 
 from . import VERSION
-from .contract import SCHEMA, Plan, Request, T, from_json, to_json
+from .contract import Plan, Request, to_json
 from .errors import Fault
 
 
@@ -95,24 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read(kind: Type[T], path: Path, what: str) -> T:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Fault(f"the {what} {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise Fault(f"the {what} {path} is not JSON: {error}") from None
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if type(schema) is not int:
-        raise Fault(f"{path} is not a {what} (it states no schema version)")
-    if schema != SCHEMA:
-        raise Fault(
-            f"the {what} {path} has schema version {schema}, this agent reads {SCHEMA}",
-            "use the same version of numalab on both sides",
-        )
-    return from_json(kind, data, f"the {what}")
-
-
 def _columns() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
@@ -134,16 +116,16 @@ def _doctor(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> None:
     from .host import topology
     from .plan import make
+    from .trial import journal
 
-    request = _read(Request, options.request, "request")
-    plan = make.make(request, topology.read())
+    plan = make.make(journal.load(Request, options.request), topology.read())
     print(json.dumps(to_json(plan), indent=1, ensure_ascii=False))
 
 
 def _run(options: argparse.Namespace) -> None:
-    from .trial import run
+    from .trial import journal, run
 
-    plan = _read(Plan, options.plan, "plan")
+    plan = journal.load(Plan, options.plan)
     run.run(plan, options.out, allow_host_changes=options.allow_host_changes)
 
 

@@ -122,7 +122,10 @@ def start(folder: Path, given: Any) -> Dict[str, Any]:
     A session that is at work already is left at it. Fault when another measurement or another
     fleet is at work on this host.
     """
-    order = _checked(given)
+    order = journal.checked(Order, given, "the order")
+    for name in (order.session, *(entry.key for entry in order.requests)):
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise Fault(f"the order names something {name!r}: that is no name of a file")
     if _alive(order.session):
         return journal.read_json(folder / "status.json")
     session = _name(order.session)
@@ -150,22 +153,6 @@ def _alive(session: str) -> bool:
 
 def _name(session: str = "") -> str:
     return f"{lock.LOCK}-fleet" + (f"/{session}" if session else "")
-
-
-def _checked(given: Any) -> Order:
-    schema = given.get("schema") if isinstance(given, dict) else None
-    if type(schema) is not int:
-        raise Fault("this is not an order (it states no schema version)")
-    if schema != SCHEMA:
-        raise Fault(
-            f"the order has schema version {schema}, this agent reads {SCHEMA}",
-            "use the same version of numalab on both sides",
-        )
-    order = from_json(Order, given, "the order")
-    for name in (order.session, *(entry.key for entry in order.requests)):
-        if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise Fault(f"the order names something {name!r}: that is no name of a file")
-    return order
 
 
 def _forget_old(folder: Path) -> None:

@@ -124,8 +124,8 @@ def sha256(path: Path) -> str:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def read_bytes(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
-    """Return the content of a regular file of at most ``most_bytes``; Fault for anything else.
+def _read_bytes(path: Path) -> bytes:
+    """Return the content of a regular file; Fault for anything else, and for an endless one.
 
     FileNotFoundError when there is none.
     """
@@ -136,7 +136,7 @@ def read_bytes(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise Fault(f"{path} is no regular file", "restore it from a copy")
-            if found.st_size > most_bytes:
+            if found.st_size > _MOST_BYTES:
                 raise Fault(f"{path} has {found.st_size:,} bytes, more than such a file can have")
             return file.read()
     except FileNotFoundError:
@@ -145,20 +145,25 @@ def read_bytes(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
         raise Fault(f"{path} cannot be read: {error.strerror}", "restore it from a copy") from None
 
 
-def read_json(path: Path, most_bytes: int = _MOST_BYTES) -> Dict[str, Any]:
-    """Return one of a run's JSON files; Fault when missing, damaged or of another schema."""
+def read_json(path: Path) -> Dict[str, Any]:
+    """Return one of our JSON files; Fault when missing, damaged or of another schema."""
     try:
-        data = json.loads(read_bytes(path, most_bytes).decode("utf-8"))
+        data = json.loads(_read_bytes(path).decode("utf-8"))
     except FileNotFoundError:
-        raise Fault(f"{path} is missing", "is this a run directory?") from None
+        raise Fault(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
         raise Fault(f"{path} cannot be read: {error}", "restore it from a copy") from None
     return _of_this_schema(data, str(path))
 
 
 def load(kind: Type[T], path: Path) -> T:
-    """Return one of a run's JSON files as a class of the contract; Fault as ``read_json``."""
+    """Return one of our JSON files as a class of the contract; Fault as ``read_json``."""
     return from_json(kind, read_json(path), str(path))
+
+
+def checked(kind: Type[T], data: Any, where: str) -> T:
+    """Return JSON as a class of the contract; Fault for another schema and as ``from_json``."""
+    return from_json(kind, _of_this_schema(data, where), where)
 
 
 def _of_this_schema(data: Any, where: str) -> Dict[str, Any]:
@@ -168,7 +173,7 @@ def _of_this_schema(data: Any, where: str) -> Dict[str, Any]:
     if schema != SCHEMA:
         raise Fault(
             f"{where} has schema version {schema}, this numalab reads {SCHEMA}",
-            "update numalab" if schema > SCHEMA else "an older numalab wrote it: measure again",
+            "update this numalab" if schema > SCHEMA else "an older numalab wrote it: make it anew",
         )
     return data  # type: ignore[no-any-return]
 
@@ -250,7 +255,7 @@ def repair(path: Path) -> Optional[str]:
 def _records(path: Path) -> Tuple[List[TrialRecord], bytes]:
     """Return the records and what stands after the last line feed."""
     try:
-        *lines, torn = read_bytes(path).split(b"\n")
+        *lines, torn = _read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return [], b""
     records: List[TrialRecord] = []
@@ -282,4 +287,4 @@ def _record(where: str, line: bytes) -> TrialRecord:
     if not isinstance(data, dict) or "trial" not in data:
         shown = line[:60].decode("utf-8", errors="replace")
         raise CannotComplete(f"{where} is not a trial's record ({shown!r})")
-    return from_json(TrialRecord, _of_this_schema(data, where), where)
+    return checked(TrialRecord, data, where)

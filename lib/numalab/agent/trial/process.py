@@ -270,7 +270,6 @@ def start(
     gated: bool = False,
     expendable: bool = False,
     env: Optional[Dict[str, str]] = None,
-    cwd: Optional[str] = None,
     keep_open: Iterable[int] = (),
 ) -> Child:
     """Start a program in a session of its own, its output going to two files.
@@ -294,8 +293,8 @@ def start(
     if warden == 0:
         try:
             become_helper(b"numalab-warden", {*wardens, *keep_open})
-            files = {"stdin": stdin, "stdout": out, "stderr": err}
-            popen = {**files, "cwd": cwd, "env": {**os.environ, **(env or {})}}
+            popen: Dict[str, Any] = {"stdin": stdin, "stdout": out, "stderr": err}
+            popen["env"] = {**os.environ, **(env or {})}
             _guard_program(words, popen, expendable, orders, reports)
         finally:
             os._exit(0)

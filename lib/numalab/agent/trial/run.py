@@ -16,7 +16,6 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 from .. import drivers, kernel
 from ..contract import (
     ERROR,
-    SCHEMA,
     Change,
     Manifest,
     Plan,
@@ -62,11 +61,6 @@ def run(
     ``lock_name`` is what only one measurement of a host can hold. Raises Interrupted after SIGINT
     or SIGTERM, Fault for everything a person must act on; what was measured stays in both cases.
     """
-    if plan.schema != SCHEMA:
-        raise Fault(
-            f"the plan has schema version {plan.schema}, this agent reads {SCHEMA}",
-            "use the same version of numalab on both sides",
-        )
     if not plan.order:
         raise nothing_here(plan)
     with lock.measurement(lock_name) as held:
