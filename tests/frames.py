@@ -428,3 +428,17 @@ def write(run: runs.Run, raw: Optional[Mapping[str, str]] = None) -> Path:
     journal.write_json(folder / "manifest.json", replace(run.manifest, sha256={**sums, **hashes}))
     store.seal(folder)
     return folder
+
+
+def sysbench_run(folder: Path, host: str = "here") -> Path:
+    """Write a small whole run of sysbench's CPU test, one trial graded unverified, with tables."""
+    text = (Path(__file__).parent / "fixtures" / "tools" / "sysbench-cpu.txt").read_text()
+    tool = ToolRecord("sysbench", "1.0.20", "/usr/bin/sysbench")
+    cell = Cell("unbound", 1.0, role="baseline", cpus=None, cpu_nodes="0", threads=1,
+                memory={"policy": "default", "nodes": None})  # fmt: skip
+    made = plan([cell], blocks=1, experiment="sysbench-cpu", host=host, tool=tool, control=False)
+    raw = "raw/0001-unbound.stdout.gz"
+    record = trial(made.order[0], grade="unverified", tool=tool, raw={"stdout": raw})
+    write(run(made, folder=folder, trials=[record]), {raw: text})
+    store.write(folder)
+    return folder

@@ -4,34 +4,69 @@ import gzip
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+import frames
 from numalab import check, runs, session, store
+from numalab.agent.contract import (
+    CaseRequest,
+    Change,
+    Manifest,
+    MemoryExpectation,
+    MemoryPolicy,
+    Plan,
+    reason,
+)
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
-from numalab.logs import importer
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
+def run(monkeypatch, tmp_path) -> Path:
     """A small run directory that passes the check."""
     monkeypatch.setenv("NUMALAB_RUNS", str(tmp_path / "runs"))
-    log = Path(__file__).parent / "fixtures" / "tools" / "sysbench-cpu.txt"
-    folder = importer.import_logs([log], "here", "sysbench-cpu", [], "")
+    folder = frames.sysbench_run(tmp_path / "runs" / "here" / "20261120T220511Z-sysbench-cpu")
     assert check.check(folder).faults == []
     return folder
 
 
-def _seal(folder):
-    """Make the hashes of a run those of its files, as a forger would."""
-    manifest = journal.read_json(folder / "manifest.json")
+def seal(folder):
+    """Make every hash of a run that of its file, as a forger would."""
+    manifest = json.loads((folder / "manifest.json").read_text())
     sums = {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
         for name in manifest["sha256"]
     }
     journal.write_json(folder / "manifest.json", {**manifest, "sha256": sums})
+    store.seal(folder)
+
+
+def change(folder, of_manifest=lambda one: one, of_trial=lambda one: one):
+    """Write a run anew with another manifest and other trials; return its check."""
+    loaded = runs.load(folder)
+    manifest = of_manifest(loaded.manifest)
+    (folder / "journal.ndjson").unlink()
+    for one in loaded.trials:
+        journal.append(folder / "journal.ndjson", of_trial(one))
+    journal.write_json(folder / "manifest.json", manifest)
+    store.write(folder)
+    seal(folder)
+    return check.check(folder)
+
+
+def with_plan(manifest: Manifest, **fields) -> Manifest:
+    return replace(manifest, plan=replace(manifest.plan, **fields))
+
+
+def with_request(plan: Plan, **fields) -> Plan:
+    return replace(plan, request=replace(plan.request, **fields))
+
+
+# --- bytes ---------------------------------------------------------------------------------------
 
 
 def test_any_flipped_bit_of_a_raw_file_is_found_and_the_file_named(run):
@@ -41,6 +76,15 @@ def test_any_flipped_bit_of_a_raw_file_is_found_and_the_file_named(run):
         raw.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         faults = check.check(run).faults
         assert any(raw.name in fault for fault in faults), f"byte {place}"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "host.json", "journal.ndjson", store.SUMS])
+def test_any_flipped_bit_of_a_recorded_file_is_found(run, name):
+    content = (run / name).read_bytes()
+    for place in range(0, len(content), max(1, len(content) // 40)):
+        changed = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        (run / name).write_bytes(changed)
+        assert check.check(run).faults, f"byte {place}"
 
 
 @pytest.mark.parametrize("name", store.FILES)
@@ -55,8 +99,44 @@ def test_any_flipped_bit_of_a_table_is_found_even_where_reading_would_end_the_pr
     assert any(name in fault for fault in check.check(run).faults)
 
 
+def test_a_changed_number_is_named_with_both_values_though_its_hash_was_made_to_fit(run):
+    table = pl.read_parquet(run / store.FILES[0])
+    changed = pl.when(pl.col("metric") == "events_per_second").then(pl.col("value") * 1.001)
+    table.with_columns(value=changed.otherwise("value")).write_parquet(run / store.FILES[0])
+    store.seal(run)
+    (fault,) = check.check(run).faults
+    value = table.filter(pl.col("metric") == "events_per_second")["value"][0]
+    assert "measurements.parquet" in fault and "trial 1" in fault and f"{value!r}" in fault
+
+
+def test_no_number_is_taken_from_a_table(run):
+    table = pl.read_parquet(run / store.FILES[0])
+    table.with_columns(value=pl.lit(1e9)).write_parquet(run / store.FILES[0])
+    assert not (runs.load(run).measurements["value"] == 1e9).any()
+
+
 def test_a_run_passes_under_another_name(run, tmp_path):
     assert check.check(shutil.copytree(run, tmp_path / "downloaded")).faults == []
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "host.json", "journal.ndjson", *store.FILES])
+def test_every_file_stands_in_the_sums(run, name):
+    lines = (run / store.SUMS).read_text().splitlines(keepends=True)
+    (run / store.SUMS).write_text("".join(line for line in lines if name not in line))
+    assert any(name in fault and store.SUMS in fault for fault in check.check(run).faults)
+    (run / store.SUMS).unlink()
+    assert any(f"{store.SUMS} is missing" in fault for fault in check.check(run).faults)
+
+
+def test_a_changed_notebook_is_named(run):
+    (run / store.NOTEBOOK).write_text("{}")
+    store.seal(run)
+    assert check.check(run).faults == []
+    (run / store.NOTEBOOK).write_text("{ }")
+    assert check.check(run).faults == [f"notebook.ipynb: sha256 differs from {store.SUMS}"]
+
+
+# --- values that do not fit ----------------------------------------------------------------------
 
 
 def _places(data, path=()):
@@ -81,8 +161,26 @@ def test_a_value_of_the_wrong_kind_is_no_crash(run, name, wrong):
             place[path[-1]] = wrong
         (run / name).write_text(json.dumps(data) + "\n")
         if name != "manifest.json":
-            _seal(run)
+            seal(run)
         check.check(run)  # a fault or none, but no exception
+
+
+def test_a_key_too_many_is_refused(run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["plan"]["cells"][0]["command"] = "true"
+    journal.write_json(run / "manifest.json", manifest)
+    with pytest.raises(Fault, match="does not fit the schema: plan.cells.0.command"):
+        runs.load(run)
+
+
+@pytest.mark.parametrize(("schema", "words"), [(1, "measure again"), (99, "update numalab")])
+def test_another_schema_version_is_named_before_anything_else(run, schema, words):
+    for name in ("manifest.json", "host.json"):
+        data = json.loads((run / name).read_text())
+        data.pop("host")
+        journal.write_json(run / name, {**data, "schema": schema})
+    with pytest.raises(Fault, match=f"schema version {schema}.*{words}"):
+        runs.load(run)
 
 
 @pytest.mark.parametrize("key", ["host", "plan", "order"])
@@ -90,42 +188,90 @@ def test_a_manifest_that_lacks_something_is_named_by_whoever_reads_it(run, key):
     manifest = json.loads((run / "manifest.json").read_text())
     (manifest["plan"] if key == "order" else manifest).pop(key)
     (run / "manifest.json").write_text(json.dumps(manifest))
-    assert any("manifest.json has no" in fault for fault in check.check(run).faults)
+    assert any("manifest.json does not fit" in fault for fault in check.check(run).faults)
     for read in (runs.load, lambda folder: session.resume(folder, session.Settings())):
-        with pytest.raises(Fault, match="manifest.json has no"):
+        with pytest.raises(Fault, match=f"manifest.json does not fit the schema: .*{key}"):
             read(run)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"null", b"[]", b"{}"])
 def test_collected_records_that_are_none_are_a_fault(run, content):
-    record = json.loads((run / "journal.ndjson").read_text())
     (run / "raw/collect.json.gz").write_bytes(gzip.compress(content))
-    record["raw"]["collect"] = "raw/collect.json.gz"
-    (run / "journal.ndjson").write_text(json.dumps(record) + "\n")
-    _seal(run)
+    (one,) = runs.load(run).trials
+    (run / "journal.ndjson").unlink()
+    with_collected = replace(one, raw={**one.raw, "collect": "raw/collect.json.gz"})
+    journal.append(run / "journal.ndjson", with_collected)
+    seal(run)
     assert check.check(run).faults
 
 
-def _in_a_case(run, changes=(), found=(), grade="verified"):
+# --- the journal ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(tmp_path) -> Path:
+    """A run of four trials, journal and hashes only."""
+    made = frames.plan(frames.two_nodes()[:2], blocks=2)
+    return frames.write(frames.run(made, folder=tmp_path / "20261120T220511Z-stream"))
+
+
+def test_a_line_that_was_changed_removed_or_moved_breaks_the_chain(many):
+    path = many / "journal.ndjson"
+    lines = path.read_text().splitlines(keepends=True)
+    changed = lines[1].replace('"verified"', '"error"')
+    for forged in (
+        [lines[0], changed, *lines[2:]],
+        [lines[0], *lines[2:]],
+        [lines[0], lines[2], lines[1], lines[3]],
+        [*lines[1:]],
+    ):
+        path.write_text("".join(forged))
+        seal(many)
+        with pytest.raises(Fault, match="does not follow the line before it"):
+            runs.load(many)
+        assert any("does not follow" in fault for fault in check.check(many).faults)
+
+
+def test_a_last_line_that_a_crash_cut_short_is_left_out(many):
+    text = (many / "journal.ndjson").read_text()
+    (many / "journal.ndjson").write_text(text[:-20])
+    assert len(runs.load(many).trials) == 3
+
+
+def test_a_trial_that_was_not_planned_is_refused(many):
+    records = runs.load(many).trials
+    for forged in (
+        replace(records[0], trial=9),
+        replace(records[0], cell="unbound"),
+        replace(records[0], block=2),
+    ):
+        (many / "journal.ndjson").unlink()
+        journal.append(many / "journal.ndjson", forged)
+        with pytest.raises(Fault, match="journal.ndjson"):
+            runs.load(many)
+
+
+# --- settings, proofs ----------------------------------------------------------------------------
+
+
+def _in_a_case(run, changes=(), found=(), grade="unverified"):
     """Make the run's only cell one of a case, as a run under host settings records it."""
-    manifest = journal.read_json(run / "manifest.json")
-    (cell,) = manifest["plan"]["cells"]
     asked = {"vm.zone_reclaim_mode": "1", "vm.drop_caches": "3"}
-    manifest["plan"]["request"].update(
-        changes={"lru_gen.enabled?": "0x0000"},
-        cases=[{"name": "full", "says": "full", "changes": asked}],
-    )
-    cell.update(case={"name": "full", "says": "full"}, changes={**asked, **dict(changes)})
-    manifest["settings"] = {"vm.zone_reclaim_mode": "0"}
-    journal.write_json(run / "manifest.json", manifest)
-    record = json.loads((run / "journal.ndjson").read_text())
-    record["settings"] = {**asked, **dict(found)}
-    if grade == "error":
-        record.update(grade="error", reason="somebody else set it")
-    (run / "journal.ndjson").write_text(json.dumps(record) + "\n")
-    store.write(run)
-    _seal(run)
-    return check.check(run)
+
+    def of_manifest(manifest):
+        (cell,) = manifest.plan.cells
+        case = frames.contract.Case("full", "full")
+        cell = replace(cell, case=case, changes={**asked, **dict(changes)})
+        cases = (CaseRequest("full", "full", changes=asked),)
+        plan = with_request(manifest.plan, changes={"lru_gen.enabled?": "0x0000"}, cases=cases)
+        plan = replace(plan, cells=(cell,))
+        return replace(manifest, plan=plan, settings={"vm.zone_reclaim_mode": "0"})
+
+    def of_trial(trial):
+        settings = {name: value for name, value in {**asked, **dict(found)}.items() if value}
+        return replace(trial, settings=settings, grade=grade)
+
+    return change(run, of_manifest, of_trial)
 
 
 def test_a_trial_ran_under_the_settings_of_its_cell(run):
@@ -145,34 +291,45 @@ def test_other_settings_than_the_cells_are_a_fault(run, changes, found, words):
     assert any(words in fault for fault in _in_a_case(run, changes, found).faults)
 
 
-@pytest.mark.parametrize(
-    ("policy", "why", "excused"),
-    [("interleave", "a node is full", True), ("interleave", None, False), ("bind", "so", False)],
-)
-def test_only_interleaving_over_a_full_node_is_excused_from_its_proof(run, policy, why, excused):
-    manifest = journal.read_json(run / "manifest.json")
-    (cell,) = manifest["plan"]["cells"]
-    cell["memory"]["policy"] = policy
-    cell["expects"]["memory"] = {"proof": "outcome", **({"why": why} if why else {})}
-    journal.write_json(run / "manifest.json", manifest)
-    found = check.check(run)
-    assert any("requires no proof" in fault for fault in found.faults) is not excused
-    assert any("recorded, not required" in line for line in found.warnings) is excused
-
-
 def test_a_failed_trial_need_not_have_had_its_settings(run):
     assert _in_a_case(run, found={"vm.zone_reclaim_mode": "0"}, grade="error").faults == []
 
 
+@pytest.mark.parametrize(
+    ("policy", "why", "excused"),
+    [("interleave", reason("node-is-full"), True), ("interleave", None, False),
+     ("bind", reason("so"), False)],
+)  # fmt: skip
+def test_only_interleaving_over_a_full_node_is_excused_from_its_proof(run, policy, why, excused):
+    def of_manifest(manifest):
+        (cell,) = manifest.plan.cells
+        expects = replace(cell.expects, memory=MemoryExpectation("outcome", why=why))
+        cell = replace(cell, memory=MemoryPolicy(policy, "0"), expects=expects)
+        return with_plan(manifest, cells=(cell,))
+
+    found = change(run, of_manifest)
+    assert any("requires no proof" in fault for fault in found.faults) is not excused
+    assert any("recorded, not required" in line for line in found.warnings) is excused
+
+
+def test_verified_needs_its_proof(run):
+    found = change(run, of_trial=lambda one: replace(one, grade="verified", reason=None))
+    assert any("no placement proof was recorded" in fault for fault in found.faults)
+
+
 def test_a_setting_that_was_not_put_back_is_a_warning(run):
-    manifest = journal.read_json(run / "manifest.json")
-    manifest["changes"] = [
-        {"name": "vm.swappiness", "before": "60", "values": ["0"], "restored": False,
-         "reason": "somebody else set it to 5 since: left as it is"},
-        {"name": "vm.drop_caches", "before": None, "restored": False, "reason": "it cannot be"},
-    ]  # fmt: skip
-    journal.write_json(run / "manifest.json", manifest)
-    said = [line for line in check.check(run).warnings if "put back" in line]
-    assert said == [
-        "vm.swappiness was not put back: somebody else set it to 5 since: left as it is"
-    ]
+    theirs = reason("setting-is-theirs", value="5")
+    changes = (
+        Change("vm.swappiness", "60", False, theirs),
+        Change("vm.drop_caches", None, False, reason("setting-cannot-be-put-back")),
+    )
+    found = change(run, lambda manifest: replace(manifest, changes=changes))
+    said = [line for line in found.warnings if "put back" in line]
+    assert said == [f"vm.swappiness was not put back: {theirs}"]
+
+
+def test_figures_of_an_emulated_host_are_not_called_measured(run):
+    host = json.loads((run / "host.json").read_text())
+    journal.write_json(run / "host.json", {**host, "emulated": True})
+    seal(run)
+    assert any("called measured" in fault for fault in check.check(run).faults)

@@ -183,15 +183,15 @@ def _grade(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
         yield f"{where}: graded {trial.grade}, but its raw output does not parse: {error}"
     if trial.grade != VERIFIED or cell.expects.memory.proof == "none":
         return
-    if "placement" not in trial.raw:
+    if "proof" not in trial.raw:
         yield f"{where}: graded verified, but no placement proof was recorded"
         return
-    recorded = store.read_json(run.folder, trial.raw["placement"])
+    recorded = store.read_json(run.folder, trial.raw["proof"])
     listed = recorded.get("proofs") if isinstance(recorded, dict) else None
     if not isinstance(listed, list):
         yield f"{where}: {trial.raw['placement']} holds no proofs"
         return
-    name = trial.raw["placement"]
+    name = trial.raw["proof"]
     proofs = [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
     grade, _ = placement.grade(proofs, run.host.topology)
     if grade != VERIFIED:
@@ -249,9 +249,8 @@ def _tables(run: runs.Run) -> Iterator[str]:
     listed = store.sums(run.folder)
     for name, derived in zip(store.FILES, (run.measurements, run.samples), strict=True):
         stored = untrusted.read_bytes(run.folder, name)
-        if stored == store.parquet(derived):
-            continue
-        faults = list(_differences(name, stored, derived))
+        same = stored == store.parquet(derived)
+        faults = [] if same else list(_differences(name, stored, derived))
         if not faults and listed.get(name) != untrusted.sha256(run.folder, name):
             faults = [f"{name}: sha256 differs from {store.SUMS}"]  # a byte on which nothing hangs
         yield from faults

@@ -26,7 +26,7 @@ from numalab.agent.contract import Cell, HostRecord, Manifest, Measure, Plan, Tr
 from numalab.agent.errors import Fault
 
 T = TypeVar("T")
-MOST_TRIALS = 200_000
+MOST_TRIALS, LARGEST_JOURNAL = 100_000, 64 * untrusted.MIB
 STATUS = ("running", "stopped", "complete", "imported")
 _VERSIONED = (Manifest, HostRecord, TrialRecord)
 _FROM_A_COPY = "restore it from a copy"
@@ -273,9 +273,10 @@ def _journal(folder: Path) -> tuple[TrialRecord, ...]:
     where = folder / "journal.ndjson"
     if not os.path.lexists(where):
         return ()
-    *lines, _ = untrusted.read_bytes(folder, where.name).split(b"\n")
-    if len(lines) > MOST_TRIALS:
-        raise Fault(f"{where} has {len(lines)} lines, no run has as many", _FROM_A_COPY)
+    content = untrusted.read_bytes(folder, where.name, LARGEST_JOURNAL)
+    if content.count(b"\n") > MOST_TRIALS:
+        raise Fault(f"{where} has more lines than any run", _FROM_A_COPY)
+    *lines, _ = content.split(b"\n")
     records, previous = [], ""
     for number, line in enumerate(lines, 1):
         record = validated(TrialRecord, line, f"{where}, line {number}")

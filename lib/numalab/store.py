@@ -173,7 +173,9 @@ class _Raw:
             with contextlib.suppress(ParseError), self.understood():
                 self.records = self.driver.parse(text)
         if collect is not None:
-            self.collected = read_json(run.folder, collect)
+            packed = untrusted.read_gzip(run.folder, collect)
+            self.unpacked += len(packed)
+            self.collected = untrusted.parse_json(packed, run.folder / collect)
 
     @contextlib.contextmanager
     def understood(self) -> Iterator[None]:
@@ -222,7 +224,7 @@ class _Columns:
         """Return the rows as a table, with what the heads know of their trials."""
         rows = pl.DataFrame(self.of, schema={name: schema[name] for name in self.of})
         heads = heads.select(name for name in heads.columns if name in schema)
-        return rows.join(heads, on="trial", how="left", maintain_order="left").select(schema)
+        return rows.join(heads, on="trial", how="left", maintain_order="left").select(list(schema))
 
 
 def parquet(frame: pl.DataFrame) -> bytes:

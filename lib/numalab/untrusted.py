@@ -36,6 +36,7 @@ MOST_YAML_NODES = 10_000  # as if every alias were written out
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"  # of a host, a run, an experiment: one plain folder
 RAW = r"raw/[A-Za-z0-9_][A-Za-z0-9_.,:=@+-]{0,199}"
+_PIECE = MIB // 16
 _AGAIN = "restore it from a copy"
 
 
@@ -131,17 +132,33 @@ def check_json(text: bytes, where: object) -> bytes:
         raise Fault(f"{where} has {len(text)} bytes of JSON, {LARGEST_JSON} are read", _AGAIN)
     if text.count(b",") > MOST_VALUES:
         raise Fault(f"{where} holds more than {MOST_VALUES} values", _AGAIN)
-    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    nesting = re.sub(rb'"[^"]*"|[^][{}"]+', b"", plain)
-    for _ in range(DEEPEST):
-        nesting = nesting.replace(b"[]", b"").replace(b"{}", b"")
-    if nesting:
+    if _too_deep(text.replace(rb"\\", b"").replace(rb"\"", b"")):
         raise Fault(
             f"{where} cannot be read: its lists and mappings do not match, or stand more than "
             f"{DEEPEST} deep in each other",
             _AGAIN,
         )
     return text
+
+
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _too_deep(text: bytes) -> bool:
+    """Tell whether JSON without escaped quotes has unmatched brackets, or too many in each other.
+
+    It goes piece by piece: a list of all strings of a large text would take much memory.
+    """
+    left, quoted = b"", False
+    for start in range(0, len(text), _PIECE):
+        parts = text[start : start + _PIECE].split(b'"')
+        left += b"".join(parts[quoted::2]).translate(None, _NO_BRACKET)
+        quoted ^= len(parts) % 2 == 0
+        for _ in range(DEEPEST):
+            left = left.replace(b"[]", b"").replace(b"{}", b"")
+        if len(left) > DEEPEST:
+            return True
+    return bool(left)
 
 
 def parse_json(text: bytes, where: object) -> Any:
