@@ -18,13 +18,16 @@ Records:
 from __future__ import annotations
 
 import re
-from typing import List, Optional
 
-from ..agent.drivers.reading import Line, Record, lines, refuse
+from numalab.agent.contract import Record
+from numalab.agent.drivers.reading import Line, lines, refuse
 
-NAME = "mysql"
+from .lines import Once, filled
 
 _CLIENTS = ("mysql", "mariadb", "mysqladmin", "mysqld", "mysqld_safe", "mariadbd", "cat", "tail")
+
+# --- the error log ----------------------------------------------------------------------------
+
 _TIME = (
     r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)"
     r"|\d{4}-\d\d-\d\d +\d{1,2}:\d\d:\d\d(?:\.\d+)?|\d{6} +\d{1,2}:\d\d:\d\d)"
@@ -39,208 +42,172 @@ _SERVER = re.compile(
     r"(?:\s+(?P<comment>.*))?\Z"
 )
 _BARE = re.compile(r"(?:InnoDB|Version|Number of processes running now|mysqld|Note|Warning):?\b.*")
+_NO_ENTRY = dict.fromkeys(("time", "thread", "level", "code", "subsystem"))
 
 
-def parse_error_log(text: str) -> List[Record]:
+def parse_error_log(text: str) -> list[Record]:
     """Return the records of an error log; lines without a time continue the entry above."""
-    out: List[Record] = []
-    for line in lines(text, _CLIENTS):
-        row = line.text.rstrip()
-        if not row.strip():
-            continue
-        match = _ENTRY.match(row.strip())
-        if match:
-            server = _SERVER.search(match["text"] or "")
-            record: Record = {"kind": "log", **match.groupdict()}
-            record["text"] = (match["text"] or "").strip()
-            thread = match["thread"]
-            record["thread"] = int(thread) if thread and thread.isdigit() else thread
-            out.append(record)
-            if server:
-                out.append(_server(server))
-            continue
-        server = _SERVER.match(row.strip())
-        if server:
-            out.append(_server(server))
-            continue
-        if out or _BARE.match(row):
+    tool = "mysql error log"
+    out: list[Record] = []
+    for line in filled(text, _CLIENTS):
+        entry, server = _ENTRY.match(line.text), _SERVER.search(line.text)
+        if entry:
+            thread = entry["thread"]
+            number = int(thread) if thread and thread.isdigit() else thread
+            said = (entry["text"] or "").strip()
+            out.append({"kind": "log", **entry.groupdict(), "text": said, "thread": number})
+        elif server is None or server.start():
             # Crash reports, InnoDB's own lines and stack traces carry no time of their own.
-            record = {"kind": "log", "time": None, "thread": None, "level": None, "code": None}
-            out.append({**record, "subsystem": None, "text": row.strip()})
+            if not out and not _BARE.match(line.text):
+                refuse(tool, line, "this does not begin an entry of an error log")
+            out.append({"kind": "log", **_NO_ENTRY, "text": line.text})
             continue
-        refuse("mysql error log", line, "this does not begin an entry of an error log")
+        if server:
+            out.append({"kind": "server", **server.groupdict(), "port": int(server["port"])})
     if not any(record.get("time") for record in out):
-        refuse("mysql error log", None, "it holds no entry with a time")
+        refuse(tool, None, "it holds no entry with a time")
     return out
 
 
-def _server(match: re.Match[str]) -> Record:
-    record: Record = {"kind": "server", **match.groupdict()}
-    record["port"] = int(match["port"])
-    return record
-
+# --- status counters --------------------------------------------------------------------------
 
 _STATUS = re.compile(r"(?P<name>[A-Za-z][\w.]*)(?:\t(?P<value>[^\t]*))?\Z")
 _BOXED = re.compile(r"\|\s*(?P<name>[A-Za-z][\w.]*)\s*\|\s*(?P<value>[^|]*?)\s*\|\Z")
+_SPACED = re.compile(r"(?P<name>[A-Z]\w*) {2,}(?P<value>\S.*)\Z")
 _VERTICAL = re.compile(r"\*+ \d+\. row \*+\Z")
+_FRAME = re.compile(r"\+[-+]+\+\Z|mysql> .*\Z|Bye\Z|\d+ rows? in set")
 
 
-def parse_status(text: str) -> List[Record]:
+def parse_status(text: str) -> list[Record]:
     """Return the records of SHOW GLOBAL STATUS: tab-separated, boxed, or vertical (\\G)."""
-    out: List[Record] = []
-    seen = set()
-    name: Optional[str] = None
+    tool = "mysql status"
+    out: list[Record] = []
+    once = Once(tool)
+    name: str | None = None  # of a vertical pair, until its value is read
     for line in lines(text, _CLIENTS):
         row = line.text.strip(" ")
-        if not row.strip() or re.fullmatch(r"\+[-+]+\+|mysql> .*|Bye", row):
+        if not row.strip() or _FRAME.match(row) or _VERTICAL.match(row):
             continue
-        if re.match(r"\d+ rows? in set", row) or _VERTICAL.match(row):
+        vertical = re.fullmatch(r"(Variable_name|Value):(?: (.*))?", row)
+        if vertical and vertical[1] == "Variable_name" and re.fullmatch(r"\S+", vertical[2] or ""):
+            name = vertical[2]
             continue
-        match = re.fullmatch(r"Variable_name: (\S+)", row)
-        if match:
-            name = match[1]
-            continue
-        match = re.fullmatch(r"Value:(?: (.*))?", row)
-        if match and name:
-            key, value = name, match[1] or ""
-            name = None
+        if vertical and vertical[1] == "Value" and name:
+            key, value, name = name, vertical[2] or "", None
         else:
-            match = _BOXED.match(row) or _STATUS.match(row) or re.fullmatch(
-                r"(?P<name>[A-Z]\w*) {2,}(?P<value>\S.*)", row
-            )  # fmt: skip
+            match = _BOXED.match(row) or _STATUS.match(row) or _SPACED.match(row)
             if not match or name:
-                refuse("mysql status", line, "this is not a variable's name and its value")
+                refuse(tool, line, "this is not a variable's name and its value")
             key, value = match["name"], match["value"] or ""
             if key == "Variable_name":
                 continue
-            if match["value"] is None and "\t" not in line.text and "\t" not in text:
-                refuse("mysql status", line, "a name without a value")
-        if key in seen:
-            refuse("mysql status", line, f"{key} a second time")
-        seen.add(key)
+            if match["value"] is None and "\t" not in text:
+                refuse(tool, line, "a name without a value")
+        once.add(line, key, key)
         out.append({"kind": "status", "name": key, "value": _value(value)})
     if not out or name:
-        refuse("mysql status", None, "it holds no variable, or ends within one")
+        refuse(tool, None, "it holds no variable, or ends within one")
     return out
 
 
 def _value(text: str) -> object:
     if text == "NULL":
         return None
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    if re.fullmatch(r"-?\d+\.\d+", text):
-        return float(text)
+    if re.fullmatch(r"-?\d+(?:\.\d+)?", text):
+        return float(text) if "." in text else int(text)
     return text
 
+
+# --- InnoDB's monitor -------------------------------------------------------------------------
 
 _MONITOR = re.compile(r"(?P<time>\d.*?)(?: 0x[0-9a-f]+| [0-9a-f]{8,})? INNODB MONITOR OUTPUT\Z")
 _AVERAGES = re.compile(r"Per second averages calculated from the last (\d+) seconds?\Z")
 _RULE = re.compile(r"[-=]{3,}\Z")
 _TITLE = re.compile(r"[A-Z][A-Z/ 0-9]+\Z")
 _END = "END OF INNODB MONITOR OUTPUT"
+_CELL = re.compile(r"\A\|? *InnoDB +\|[^|]*\| *|\AInnoDB\t+")  # of the client's table
+_BEFORE = ("Type:", "Name:", "Status:", "|", "+", "Type\t", "InnoDB")
+_PROMPTS = ("mysql> ", "MariaDB [")
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _TRAILING = re.compile(rf"([A-Za-z][A-Za-z /_()&:']*?)(?:,? bytes)?\s*:?\s+({_NUMBER})\Z")
 _LEADING = re.compile(rf"({_NUMBER}) ([A-Za-z][A-Za-z /_'()-]*?)(/s(?:econd)?)?\Z")
 _BYTES = re.compile(r"memory allocated|, bytes|Total large memory|additional pool", re.IGNORECASE)
+_PAGES = ("Free buffers", "Database pages", "Old database pages", "Modified db pages",
+          "Buffer pool size")  # fmt: skip
 
 
-def parse_innodb_status(text: str) -> List[Record]:
+def parse_innodb_status(text: str) -> list[Record]:
     """Return the records of SHOW ENGINE INNODB STATUS, bare or vertical (\\G).
 
     Numbers whose line says what they count are ``innodb`` records; lines of another form (thread
     states, transactions, locks) are kept as ``innodb_text``. A report without its end is refused.
     """
     tool = "innodb status"
-    out: List[Record] = []
-    section: Optional[str] = None
-    began = ended = False
+    out: list[Record] = []
+    section: str | None = None
+    ended = False
     # The client's batch mode prints the report's ends of lines as "\\n".
     rows = lines(text.replace("\\n", "\n") if "\\n===" in text else text, _CLIENTS)
     for at, line in enumerate(rows):
         row = line.text.strip()
-        if not row or _VERTICAL.match(row) or row.startswith(("mysql> ", "MariaDB [")):
+        if not row or _VERTICAL.match(row) or row.startswith(_PROMPTS):
             continue
+        monitor, averages = _MONITOR.match(_CELL.sub("", row)), _AVERAGES.match(row)
+        is_rule = bool(_RULE.match(row))
         if ended:
-            if _RULE.match(row) or re.match(r"\d+ rows? in set", row) or row == "|":
-                continue
-            refuse(tool, line, "the report has ended before this line")
-        if row == _END:
+            if not is_rule and not re.match(r"\d+ rows? in set", row) and row != "|":
+                refuse(tool, line, "the report has ended before this line")
+        elif row == _END:
             ended = True
-            continue
-        match = _MONITOR.match(re.sub(r"\A\|? *InnoDB +\|[^|]*\| *|\AInnoDB\t+", "", row))
-        if match:
-            if began:
+        elif monitor:
+            if out:
                 refuse(tool, line, "a second report: give each on its own")
-            began = True
-            out.append({"kind": "innodb_monitor", "time": match["time"].strip()})
-            continue
-        if not began:
-            heads = ("Type:", "Name:", "Status:", "|", "+", "Type\t", "InnoDB")
-            if _RULE.match(row.split("\t")[-1]) or row.startswith(heads):
-                continue
-            refuse(tool, line, "this stands before the report's head")
-        match = _AVERAGES.match(row)
-        if match:
-            out[0]["average_s"] = int(match[1])
-            continue
-        if _RULE.match(row):
-            continue
-        if _TITLE.match(row) and _ruled(rows, at):
+            out.append({"kind": "innodb_monitor", "time": monitor["time"].strip()})
+        elif not out:
+            if not _RULE.match(row.split("\t")[-1]) and not row.startswith(_BEFORE):
+                refuse(tool, line, "this stands before the report's head")
+        elif averages:
+            out[0]["average_s"] = int(averages[1])
+        elif _TITLE.match(row) and _ruled(rows, at):
             section = row
             out.append({"kind": "innodb_section", "name": row})
-            continue
-        out.extend(_innodb(section, row))
-    if not began or not ended:
+        elif not is_rule:
+            counts = _counts(section, row)
+            out += counts or [{"kind": "innodb_text", "section": section, "text": row}]
+    if not out or not ended:
         refuse(tool, None, "it lacks the report's head or its end: cut short?")
     return out
 
 
-def _ruled(rows: List[Line], at: int) -> bool:
+def _ruled(rows: list[Line], at: int) -> bool:
     near = rows[max(0, at - 1) : at] + rows[at + 1 : at + 2]
     return len(near) == 2 and all(_RULE.match(line.text.strip()) for line in near)
 
 
-def _innodb(section: Optional[str], row: str) -> List[Record]:
-    values: List[Record] = []
-    prefix = ""
-    parts = re.split(r"[,;]\s+(?!bytes)", row)
+def _counts(section: str | None, row: str) -> list[Record]:
+    """Return the numbers of a line whose every part says what it counts; else none."""
     if row.startswith("---TRANSACTION") or not re.search(r"\d", row):
-        parts = []
+        return []
+    out: list[Record] = []
+    group = ""  # "Pages read ahead 1.00/s, evicted without access 2.00/s": the first word counts
+    parts = [part.strip() for part in re.split(r"[,;]\s+(?!bytes)", row)]
     for part in parts:
-        match = _LEADING.match(part.strip())
-        if match:
-            unit = "1/s" if match[3] else ""
-            value, name = match[1], match[2].strip()
-        else:
-            match = _TRAILING.match(part.strip())
-            if not match:
-                values = []
-                break
-            value, name, unit = match[2], match[1].strip(" :"), ""
-            if not prefix and len(parts) > 1:
-                prefix = name.split(" ")[0] if name.startswith(("Pages ", "Number ")) else ""
-            elif prefix and name[:1].islower():
-                name = f"{prefix} {name}"
+        leading, trailing = _LEADING.match(part), _TRAILING.match(part)
+        if leading:
+            text, name, unit = leading[1], leading[2].strip(), "1/s" if leading[3] else ""
+        elif trailing:
+            text, name, unit = trailing[2], trailing[1].strip(" :"), ""
+            if group and name[:1].islower():
+                name = f"{group} {name}"
+            elif len(parts) > 1 and name.startswith(("Pages ", "Number ")):
+                group = group or name.split(" ")[0]
             if _BYTES.search(part):
                 unit = "B"
-            elif section == "BUFFER POOL AND MEMORY" and re.match(
-                r"(?:Free buffers|Database pages|Old database pages|Modified db pages"
-                r"|Buffer pool size)\Z", name,
-            ):  # fmt: skip
+            elif section == "BUFFER POOL AND MEMORY" and name in _PAGES:
                 unit = "pages"
-        number = float(value) if "." in value else int(value)
-        values.append(
-            {"kind": "innodb", "section": section, "name": name, "value": number, "unit": unit}
-        )
-    return values or [{"kind": "innodb_text", "section": section, "text": row}]
-
-
-def parse(text: str) -> List[Record]:
-    """Return the records of whichever of the three forms the text is, by unambiguous marks."""
-    if "INNODB MONITOR OUTPUT" in text:
-        return parse_innodb_status(text)
-    rows = [line for line in lines(text, _CLIENTS) if line.text.strip()]
-    if any(_ENTRY.match(line.text.strip()) for line in rows):
-        return parse_error_log(text)
-    return parse_status(text)
+        else:
+            return []
+        value = float(text) if "." in text else int(text)
+        out.append({"kind": "innodb", "section": section, "name": name, "value": value,
+                    "unit": unit})  # fmt: skip
+    return out
