@@ -13,10 +13,11 @@ import pytest
 import topologies
 from cells import cell
 from corpus import fixture
+from numalab import logs
 from numalab.agent import drivers
 from numalab.agent.contract import SAMPLED, Cache, Driver, Timing, ToolRecord
 from numalab.agent.drivers.options import last_level_caches
-from numalab.agent.errors import Fault
+from numalab.agent.errors import Fault, ParseError
 
 HOST = replace(
     topologies.topology(nodes=1, cores=4),
@@ -296,3 +297,65 @@ def test_a_report_and_its_queue_stand_anywhere_about_a_checkpoint(report, queue)
     assert (seen["qps"], seen["queue_length"], seen["concurrency"]) == (337.5, 2036, 2)
     warm = {r["name"]: r["value"] for r in records if r["kind"] == "result" and "checkpoint_s" in r}
     assert warm["queries"] == 1182
+
+
+# The host's witnesses
+
+
+def witnessed(numactl=None, lscpu=None) -> str:
+    outputs = {"numactl": numactl, "lscpu": lscpu}
+    return "".join(f"# output of {name}\n{text}" for name, text in outputs.items() if text)
+
+
+@pytest.mark.parametrize(
+    ("numactl", "lscpu"),
+    [("numactl-hardware.txt", "lscpu.txt"), (None, "lscpu.txt"), ("numactl-hardware.txt", None)],
+)
+def test_the_witnesses_say_what_the_full_parsers_read(numactl, lscpu):
+    driver = drivers.driver("host")
+    text = witnessed(numactl and fixture(numactl), lscpu and fixture(lscpu))
+    records = driver.parse(text)
+    assert {record["witness"] for record in records} == {
+        name for name, given in (("numactl", numactl), ("lscpu", lscpu)) if given
+    }
+    if numactl:
+        kinds = ("node_cpus", "node_size", "node_free", "distance")
+        keys = ("kind", "node", "from", "to")
+
+        def keyed(found):
+            return {
+                tuple(r.get(key) for key in keys): r.get("cpus", r.get("value"))
+                for r in found
+                if r["kind"] in kinds and r.get("witness", "numactl") == "numactl"
+            }
+
+        assert keyed(records) == keyed(logs.parser("numactl")(fixture(numactl)))
+        rows = {(row.metric, row.point): row.value for row in driver.metrics(records)}
+        assert rows["distance", "0-0"] == 10 and rows["node_size", "0"] > 0
+    else:
+        assert driver.metrics(records) == []
+        assert [r["cpus"] for r in records if r["kind"] == "node_cpus"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("available: 1 nodes (0)\n", 1),
+        ("# output of cat\n", 1),
+        (witnessed(numactl="node 0 cpus: 0 1\nnode 0 sighs: 5 MB\n"), 3),
+        (witnessed(numactl="node   0   1\n  0:  10\n"), 3),
+        (witnessed(lscpu="Architecture\n"), 2),
+    ],
+)
+def test_a_witness_that_is_not_understood_names_the_line(text, line):
+    with pytest.raises(ParseError) as caught:
+        drivers.driver("host").parse(text)
+    assert caught.value.line_number == line
+
+
+def test_numactl_may_compress_its_lists_and_know_no_size():
+    text = witnessed(numactl="node 0 cpus: 0-2, 8 (4)\nnode 0 size: <not available>\n")
+    cpus, size = drivers.driver("host").parse(text)
+    assert cpus["cpus"] == "0-2,8" and size["value"] is None
+    (row,) = drivers.driver("host").metrics([size])
+    assert row.value is None and row.reason.code == "numactl-gives-none"

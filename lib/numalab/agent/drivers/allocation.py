@@ -317,8 +317,8 @@ def _placed(records: Sequence[Record], setup: Mapping[str, Any]) -> List[Row]:
     for place in places:
         if place["node"] is not None:
             placed[place["node"]] = placed.get(place["node"], 0) + place["bytes"]
-    told = [reason("tool-said", text=r["reason"]) for r in places if r["bytes"] is None]
-    why = told[0] if told else reason("no-page-placed")
+    unknown = [reason("tool-said", text=r["reason"]) for r in places if r["bytes"] is None]
+    why = unknown[0] if unknown else reason("no-page-placed")
     total = sum(placed.values())
     uneven = None
     if total and nodes:

@@ -132,11 +132,7 @@ _REPORT_0 = {
     "concurrency": "concurrency", "events": "eps", "events/s": "eps", "deadlocks": "errors",
 }  # fmt: skip
 # Final results.
-_RATES = (
-    "transactions", "queries", "read/write requests", "other operations", "deadlocks",
-    "ignored errors", "reconnects",
-)  # fmt: skip
-# The form of a line, the name and unit of its number, and of its second number.
+# The form of a line, and the name and unit of each number in it.
 _FORMS: List[Tuple[str, Sequence[Tuple[str, str]]]] = [
     (
         r"(?:Total operations|Operations performed): (\d+) "
@@ -153,13 +149,21 @@ _FORMS: List[Tuple[str, Sequence[Tuple[str, str]]]] = [
     (r"total number of events:\s+(\d+)", [("total_events", "")]),
     (r"total time taken by event execution:\s+(\d+\.\d{4})s?", [("execution_time_sum", "s")]),
     (r"Number of unfinished transactions on .*: (\d+)", [("unfinished", "")]),
-]
-for _name in _RATES:
-    _plain = re.sub(r"\W", "_", _name)
-    _form = rf"{_name}:\s+(\d+)\s*\(\s*(\d+\.\d+) per sec\.\)"
-    _FORMS.append((_form, [(_plain, ""), (f"{_plain}_per_second", "1/s")]))
-for _name in ("read", "write", "other", "total"):
-    _FORMS.append((rf"{_name}:\s+(\d+)", [(f"queries_{_name}", "")]))
+    *(
+        (
+            rf"{name}:\s+(\d+)\s*\(\s*(\d+\.\d+) per sec\.\)",
+            [(re.sub(r"\W", "_", name), ""), (re.sub(r"\W", "_", name) + "_per_second", "1/s")],
+        )
+        for name in (
+            "transactions", "queries", "read/write requests", "other operations", "deadlocks",
+            "ignored errors", "reconnects",
+        )
+    ),
+    *(
+        (rf"{name}:\s+(\d+)", [(f"queries_{name}", "")])
+        for name in ("read", "write", "other", "total")
+    ),
+]  # fmt: skip
 _RESULTS = [(re.compile(form + r"\Z"), results) for form, results in _FORMS]
 # The first lines of a final report; tests that print none of the others begin with the time.
 _BEGINNINGS = ("operations", "total_time")
