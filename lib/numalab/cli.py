@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from numalab.agent.contract import SCHEMA, to_json
+from numalab.agent.contract import to_json
 from numalab.agent.errors import Fault
 from numalab.lab import commands as lab
 from numalab.show import escape
@@ -78,25 +78,9 @@ def host(
     as_json: Json = False,
 ) -> None:
     """Show this machine (or a copied sysfs tree): nodes, CPUs, memory, distances, settings."""
-    from numalab.agent.host import describe, state, topology
+    from numalab.agent.host import describe
 
-    shape = topology.read(str(root))
-    settings = state.read(str(root))
-    if as_json:
-        emulated, why = state.emulated(shape, settings)
-        _print_json(
-            {
-                "schema": SCHEMA,
-                "host": platform.node() if root == Path("/") else None,
-                "emulated": emulated,
-                "emulated_why": why,
-                "topology": shape,
-                "state": settings,
-            }
-        )
-        return
-    found = describe.tools() if root == Path("/") else []
-    _print(describe.text(shape, settings, found, _width()))
+    _print(describe.run(str(root), as_json, _width()))
 
 
 @app.command()

@@ -6,7 +6,6 @@ mmdebstrap makes it with the host's apt settings. It appears whole or not at all
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -25,6 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from numalab import home
+from numalab.agent import kernel
 from numalab.agent.errors import Fault
 
 from . import tools
@@ -248,7 +248,7 @@ def _run(command: list[str], environment: dict[str, str], output: IO[bytes]) -> 
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=kernel.die_with_parent(by=signal.SIGINT),
     )
     try:
         return child.wait()
@@ -261,10 +261,6 @@ def _run(command: list[str], environment: dict[str, str], output: IO[bytes]) -> 
                 except subprocess.TimeoutExpired:
                     os.killpg(child.pid, signal.SIGKILL)
                     child.wait()
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
 def _clear(work: Path, mode: str) -> None:
