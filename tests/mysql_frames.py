@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import polars as pl
 
@@ -12,6 +12,7 @@ import frames
 import topologies
 from frames import Cell
 from numalab import runs
+from numalab.agent import contract
 from numalab.agent.contract import Measure, ToolRecord
 
 MEASURE = {
@@ -101,3 +102,12 @@ def run(
     return frames.run(
         plan, pl.concat(parts), folder, host=frames.host_record(TOPOLOGY, emulated=emulated)
     )
+
+
+def changed(made: runs.Run, change: Callable[[contract.Cell], contract.Cell]) -> runs.Run:
+    """Return a run whose every cell is what ``change`` makes of it; its tables stay."""
+    plan = replace(made.plan, cells=tuple(change(cell) for cell in made.plan.cells))
+    other = replace(made, manifest=replace(made.manifest, plan=plan))
+    kept = ("measurements", "samples")
+    other.__dict__.update({name: made.__dict__[name] for name in kept if name in made.__dict__})
+    return other

@@ -1,13 +1,15 @@
 """What a MySQL run shows: each curve, panel and row is the data's, and hosts are told apart."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from matplotlib.text import Text
 
 import mysql_frames
 from frames import Cell, measurements
+from numalab.agent.contract import Instance
 from numalab.agent.errors import Fault
-from numalab.runs import load_of
 from numalab.show import article
 from numalab.show import view as notebook
 from numalab.show.charts import curves, instances, server, style
@@ -25,22 +27,23 @@ def swept(cells, option, values, shape):
         if cell.role != "control"
         for value in values
     ]  # fmt: skip
-    run = mysql_frames.run([*cells, *copies])
-    for cell in run.plan["cells"]:
-        value = cell["id"].partition(f"/{option}=")[2]
-        cell["options"][option] = int(value) if value else 150
-        cell["sweep"] = {"option": option, "value": int(value)} if value else None
-    return run
+
+    def with_option(cell):
+        return replace(
+            cell, options={**cell.options, option: cell.sweep.value if cell.sweep else 150}
+        )
+
+    return mysql_frames.changed(mysql_frames.run([*cells, *copies]), with_option)
 
 
 def legend(figure):
     return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
 
 
-def test_a_load_is_what_an_id_says_beyond_its_binding():
-    assert load_of("local:0") == load_of("local:0/control") == ""
-    assert load_of("local:0/threads=2") == "threads=2"
-    assert load_of("local:0/read-write/control") == "read-write"
+def test_a_load_is_the_swept_value_or_the_case_of_a_cell():
+    names = ("local:0", "local:0/control", "local:0/threads=2", "local:0/read-write/control")
+    run = mysql_frames.run([Cell(name, 1.0) for name in names])
+    assert [run.load_of(cell) for cell in run.plan.cells] == ["", "", "threads=2", "read-write"]
 
 
 def test_every_binding_has_a_curve_over_the_client_threads_best_on_top():
@@ -87,8 +90,8 @@ def test_the_core_curves_show_where_one_node_is_full():
 
 def seconds(run, shape):
     rows = [
-        ("r", trial, cell["id"], "tool", float(t), QPS, "", shape(t), "1/s")
-        for trial, cell in enumerate(run.plan["cells"], 1)
+        ("r", trial, cell.id, "tool", float(t), QPS, "", shape(t), "1/s")
+        for trial, cell in enumerate(run.plan.cells, 1)
         for t in range(1, 11)
     ]
     names = ["run", "trial", "cell", "source", "t_s", "metric", "point", "value", "unit"]
@@ -100,7 +103,7 @@ def test_second_by_second_each_binding_has_a_panel_on_one_scale():
     run.__dict__["samples"] = seconds(run, lambda t: 5e3 if t == 5 else 1e4)
     figure = notebook.View(run).seconds(QPS)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == [c["label"] for c in run.plan["cells"] if c["role"] != "control"]
+    assert titles == [cell.label for cell in run.plan.cells if cell.role != "control"]
     middle = next(line for line in figure.axes[0].lines if line.get_gid() == "median")
     assert list(middle.get_ydata()).count(5e3) == 1  # the dip is there
     assert len({axes.get_ylim() for axes in figure.axes if axes.axison}) == 1
@@ -135,9 +138,13 @@ def test_instances_stand_side_by_side_from_zero():
 
 def test_an_instance_is_named_with_its_cpus():
     run = mysql_frames.run([Cell("instances:ranges", 1.0, cpus="0-63")])
-    run.plan["cells"][0]["instances"] = [
-        {"name": f"instance {n}", "cpus": cpus} for n, cpus in ((1, "0-31"), (2, None))
-    ]
+    whole = run.plan.cells[0]
+    of_bound = {"cpu_nodes": "0-1", "memory": whole.memory, "expects": whole.expects}
+    instances_of = tuple(
+        Instance(cpus=cpus, name=f"instance {n}", **of_bound)
+        for n, cpus in ((1, "0-31"), (2, None))
+    )
+    run = mysql_frames.changed(run, lambda cell: replace(cell, instances=instances_of))
     rows = instance_rows((1.0, 2.0)).with_columns(cell=pl.lit("instances:ranges"))
     run.__dict__["measurements"] = rows
     said = texts(notebook.View(run).instances("cpu_per_query"))
@@ -193,8 +200,10 @@ def test_a_load_has_its_own_chart_and_table_with_the_runs_control():
 def test_emulated_hosts_are_marked_in_every_picture(method):
     cells = [Cell(f"cores:{n}-node", 1e3 * n, cpus=f"0-{n - 1}") for n in (1, 2)]
     run = mysql_frames.run(cells, emulated=True)
-    for cell, clients in zip(run.plan["cells"], (1, 4), strict=True):
-        cell["options"]["clients"] = clients
+    clients = dict(zip(run.cells, (1, 4), strict=True))
+    run = mysql_frames.changed(
+        run, lambda cell: replace(cell, options={**cell.options, "clients": clients[cell.id]})
+    )
     run.__dict__["samples"] = seconds(run, lambda t: 1e3)
     view = notebook.View(run)
     if method == "instances":
@@ -217,21 +226,21 @@ def test_numbers_of_thousands_are_written_so():
 
 def test_the_article_recommends_per_host_and_stands_beside_the_study():
     run = mysql_frames.run(mysql_frames.published_cells())
-    told = article.Article([run])
-    said = told.recommendations()
+    made = article.Article([run])
+    said = made.recommendations()
     assert said.startswith("**mysql-binding, a**: **Use local 0 ") and "NUMAPolicy=bind" in said
-    figure = told.server()
+    figure = made.server()
     assert "a (this study)" in texts(figure)
-    table = told.published_table("mysql-point-select", "mysql-instances")
+    table = made.published_table("mysql-point-select", "mysql-instances")
     assert "ipc" in table and "0.14" in table and "the same QPS" in table
     assert "idle-latency" not in table
 
 
 def test_an_emulated_hosts_throughput_stands_beside_nothing():
     run = mysql_frames.run(mysql_frames.published_cells(), emulated=True)
-    told = article.Article([run])
-    assert "a (this study)" not in texts(told.server())
-    assert "Emulated host" in told.recommendations()
+    made = article.Article([run])
+    assert "a (this study)" not in texts(made.server())
+    assert "Emulated host" in made.recommendations()
 
 
 def test_every_claim_of_the_experiment_has_its_verdict_on_the_published_figures():
