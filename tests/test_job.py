@@ -207,6 +207,18 @@ def test_warnings_and_errors_are_shown_once_of_each_kind(place):
     assert len(lines) == 39 + 1 + 79
 
 
+def test_the_last_pid_of_the_status_is_the_queues_own(place):
+    """fleet/stop.sh signals it; a reason may name other processes."""
+    queue = _queue(place, request("true"))
+    queue.jobs[0].reason = reason("process-ended", pid=1)
+    queue.status.pid = 4711
+    queue.write()
+    words = ["sed", "-n", 's/.*"pid": \\([0-9]*\\).*/\\1/p', str(place / "status.json")]
+    script = (Path(__file__).parent.parent / "fleet" / "stop.sh").read_text()
+    assert " ".join(words[:2]) + f" '{words[2]}' status.json" in script
+    assert subprocess.run(words, capture_output=True, text=True).stdout == "4711\n"
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [("{", "not JSON"), ('{"schema": 99}', "schema version"), ("[]", "order"),

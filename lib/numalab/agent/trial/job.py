@@ -100,11 +100,11 @@ class Status:
 
     schema: int
     session: str
-    pid: Optional[int] = None
+    jobs: Tuple[Job, ...]
     state: str = "running"
     reason: Optional[Reason] = None
     archive: Optional[str] = None
-    jobs: Tuple[Job, ...] = ()
+    pid: Optional[int] = None  # last: fleet/stop.sh takes the last "pid" of the file
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class _Queue:
         self.folder = Path(os.path.abspath(folder))
         self.order = order
         self.jobs = tuple(Job(one.key, one.request.experiment) for one in order.requests)
-        self.status = Status(SCHEMA, order.session, jobs=self.jobs)
+        self.status = Status(SCHEMA, order.session, self.jobs)
 
     def write(self) -> None:
         """Replace status.json; a full disk leaves the old one, the run itself reports it."""
