@@ -16,16 +16,19 @@ import tarfile
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from numalab import agent_archive, check, experiments, fleet, home, session
+from numalab import agent_archive, check, fleet, home, session
+from numalab.agent.contract import SCHEMA, to_json
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 from numalab.fleet import ansible, receive
 from numalab.fleet.record import Record
+from numalab.runs import load as load_run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 pytest.importorskip("ansible", reason="ansible-core is not installed")
@@ -95,23 +98,22 @@ def inventory(place: Path, **hosts: dict) -> Path:
     return path
 
 
-def asked(*argv: str, blocks: int = 1):
-    loaded = experiments.load("command")
-    request = loaded.request(
-        "smoke", "", options={"argv": list(argv)}, blocks=blocks, bindings=["local"],
+def asked(*argv: str, blocks: int = 1) -> list[session.Asked]:
+    one = session.asked(
+        "command", "smoke", "", options={"argv": list(argv)}, blocks=blocks, bindings=["local"],
         collectors=False,
     )  # fmt: skip
-    return [(request, loaded)]
+    return [one]
 
 
 def held(place: Path, *, blocks: int = 1):
     """A program whose second trial, and every later one, waits until the file "hold" is removed."""
     (place / "hold").touch()
     once = f"[ -e {place}/once ] || {{ touch {place}/once; exit 0; }}"
-    ((request, loaded),) = asked(
+    (one,) = asked(
         "sh", "-c", f"{once}; while [ -e {place}/hold ]; do sleep 0.1; done", blocks=blocks
     )
-    return [({**request, "time_limit_s": 300.0}, loaded)]
+    return [replace(one, request=replace(one.request, time_limit_s=300.0))]
 
 
 def measure(requests, path: Path, **settings):
@@ -208,7 +210,7 @@ def test_good_hosts_go_on_beside_one_that_is_out_and_the_next_try_completes_only
     first = failed.value.runs
     (folder,) = first["near"]
     assert first["out"] == [] and folder.parent == place / "runs" / "near"
-    assert journal.read_json(folder / "manifest.json")["host"] == "near"
+    assert load_run(folder).manifest.host == "near"
     assert not check.check(folder).faults
     said = capsys.readouterr().out
     assert "near: complete" in said and "out: failed" in said
@@ -223,7 +225,7 @@ def test_good_hosts_go_on_beside_one_that_is_out_and_the_next_try_completes_only
     assert told["hosts"]["out"]["runs"][0]["folder"] == str(runs["out"][0])
     assert (runs["out"][0] / "notebook.ipynb").is_file()
     assert not list(place.glob("on-*/*/*")), "what was fetched is removed from the hosts"
-    seeds = {journal.read_json(run[0] / "manifest.json")["seed"] for run in runs.values()}
+    seeds = {load_run(run[0]).manifest.seed for run in runs.values()}
     assert len(seeds) == 1
 
 
@@ -256,11 +258,11 @@ def test_a_killed_agent_is_reported_and_its_run_completed(place):
         measure(requests, path)
     killer.join()
     (place / "hold").unlink()
-    assert "it was killed, or the host started anew" in failed.value.failures["one"][0]
+    assert "it was killed, or the host was restarted" in failed.value.failures["one"][0]
     assert failed.value.runs == {"one": []}
     (folder,) = measure(requests, path)["one"]
     assert folder.name == killed[0], "the run was begun anew"
-    trials = [record["trial"] for record in journal.read(folder / "journal.ndjson")]
+    trials = [record.trial for record in journal.read(folder / "journal.ndjson")]
     assert trials == sorted(set(trials)) and len(trials) == 8
     assert not check.check(folder).faults
 
@@ -280,7 +282,7 @@ def test_after_ctrl_c_the_hosts_go_on_and_can_be_stopped_and_completed(place, ca
     assert fleet.stop(requests, "lot", [path], settings) == {"one": "stopped"}
     (there,) = place.glob("on-one/one/*/status.json")
     (stopped,) = json.loads(there.read_text())["jobs"]
-    assert (stopped["state"], stopped["reason"]) == ("stopped", "stopped on this host")
+    assert (stopped["state"], stopped["reason"]["code"]) == ("stopped", "stopped-here")
     (place / "hold").unlink()
     (folder,) = measure(requests, path)["one"]
     assert folder.name == status["jobs"][0]["run"]
@@ -310,13 +312,12 @@ def test_what_a_host_has_not_is_installed_before_ansible_needs_python_there(plac
     (old / "apt-get").write_text(manager)
     (folder,) = measure(asked("true"), inventory(place, one=local(place, "one")))["one"]
     assert "python3" in (place / "installed").read_text()
-    assert journal.read_json(folder / "manifest.json")["status"] == "complete"
+    assert load_run(folder).manifest.status == "complete"
 
 
 def test_a_server_is_installed_where_one_is_measured_and_nowhere_else():
     def needs(name, **options):
-        request = experiments.load(name).request("smoke", "one", options=options)
-        return fleet._needs_server(request)
+        return fleet._needs_server(session.asked(name, "smoke", "one", options=options).request)
 
     assert needs("mysql-binding") and needs("mysql-cores")
     assert not needs("mysql-binding", server="/opt/mysqld") and not needs("stream")
@@ -378,8 +379,8 @@ def test_what_the_users_configuration_sets_is_left_alone(place, monkeypatch):
 
 
 def test_two_at_once_with_the_same_command_do_not_meet(place):
-    requests = [request for request, _ in asked("true")]
-    command = {"group": "lot", "requests": requests}
+    requests = [one.request for one in asked("true")]
+    command = {"group": "lot", "requests": [to_json(one) for one in requests]}
     with Record(command).opened(requests, ["one"]):
         with pytest.raises(Fault, match="at work already"), Record(command).opened(requests, []):
             pass
@@ -392,7 +393,7 @@ def test_ansible_ends_when_the_command_that_started_it_is_gone(tmp_path):
         "import sys; sys.path.insert(0, 'fleet/callback_plugins')\n"
         "from types import SimpleNamespace as Fake\n"
         "from numalab_events import CallbackModule\n"
-        "one = Fake(get_name=lambda: 'one')\n"
+        "one = Fake(get_name=lambda: 'one', vars={'numalab_step': 'look'})\n"
         "for _ in range(2): CallbackModule().v2_runner_on_start(one, one); sys.stdin.read(1)\n"
     )
     reading, writing = os.pipe()
@@ -402,7 +403,8 @@ def test_ansible_ends_when_the_command_that_started_it_is_gone(tmp_path):
     )  # fmt: skip
     os.close(writing)
     with open(reading) as events:
-        assert json.loads(events.readline())["host"] == "one"
+        event = json.loads(events.readline())
+        assert (event["host"], event["step"]) == ("one", "look")
     playing.communicate(b"x")
     assert playing.returncode == -signal.SIGKILL
 
@@ -411,9 +413,9 @@ def test_ansible_ends_when_the_command_that_started_it_is_gone(tmp_path):
 
 
 def order(name: str, *argv: str, blocks: int = 1) -> dict:
-    ((request, _),) = asked(*argv, blocks=blocks)
-    requests = [{"key": "1-command", "request": {**request, "host": "one"}}]
-    return {"schema": 1, "session": name, "allow_host_changes": False, "requests": requests}
+    (one,) = asked(*argv, blocks=blocks)
+    requests = [{"key": "1-command", "request": {**to_json(one.request), "host": "one"}}]
+    return {"schema": SCHEMA, "session": name, "allow_host_changes": False, "requests": requests}
 
 
 def start(agent: Path, folder: Path, given: dict):
@@ -434,8 +436,7 @@ def await_end(folder: Path) -> dict:
 
 
 def test_what_a_host_left_out_is_asked_for_no_more(place):
-    given = order("first", "true")
-    with Record({"group": "lot"}).opened([given["requests"][0]["request"]], ["one"]):
+    with Record({"group": "lot"}).opened([asked("true")[0].request], ["one"]):
         pass
     record = Record({"group": "lot"})
     with record.opened([], []):
