@@ -1,8 +1,7 @@
 # Stop what measures for SESSION here, in order: what was measured stays.
 measuring() { grep -qs "@[^ ]*-fleet/$SESSION\$" /proc/net/unix; }
 measuring || { echo "nothing is being measured"; exit 0; }
-# The queue's own process stands before its jobs, whose reasons may name others.
-kill -INT "$(sed -n 's/^[^[]*"pid": \([0-9]*\).*/\1/p' status.json)" || exit 1
+kill -INT "$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' status.json)" || exit 1
 turns=0
 while measuring; do
     turns=$((turns + 1))
