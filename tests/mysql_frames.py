@@ -13,7 +13,7 @@ import topologies
 from frames import Cell
 from numalab import runs
 from numalab.agent import contract
-from numalab.agent.contract import Measure, ToolRecord
+from numalab.agent.contract import Measure, Resolution, ToolRecord
 
 MEASURE = {
     "queries_per_second": Measure("1/s", "higher"),
@@ -21,6 +21,11 @@ MEASURE = {
     "cpu_per_query": Measure("µs", "lower"),
 }
 NODE_CPUS = ("0-15,32-47", "16-31,48-63")
+_NODE_CORES = {  # a node has 16 cores, 32 CPUs
+    "cores:node-node": "cores:16-node",
+    "cores:node-spread": "cores:16-spread",
+    "cores:node-cpus-spread": "cores:32-spread",
+}
 TOPOLOGY = replace(
     topologies.topology(nodes=2, cores=16, threads=2, far=21, memory_gib=192),
     model="Intel Xeon E5-2682 v4",
@@ -88,8 +93,10 @@ def run(
                                 **{"tool": "mysql_server", **measured, "source": source,
                                    "seed": measured.get("seed", 0) + 1})
         )  # fmt: skip
+    ids = [cell.id for cell in cells]
     plan = frames.plan(
         cells,
+        resolved=[Resolution(name, (id_,)) for name, id_ in _NODE_CORES.items() if id_ in ids],
         experiment=experiment,
         measure=measure or MEASURE,
         options={"innodb_numa_interleave": "OFF", **(options or {})},

@@ -73,7 +73,7 @@ def test_curves_of_one_family_have_colours_of_their_own():
 
 def test_the_core_curves_show_where_one_node_is_full():
     cells = [
-        Cell(f"cores:{n}-{within}", 1e4 * n, "cores:4-node" if n > 4 else None, threads=64)
+        Cell(f"cores:{n}-{within}", 1e4 * n, "cores:4-node" if n > 4 else None, cpus=f"0-{n - 1}")
         for n in (4, 8, 16, 24)
         for within in ("node" if n <= 16 else "packed", "spread")
     ]
