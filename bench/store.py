@@ -48,11 +48,13 @@ def make(folder: Path) -> None:
 
 def summarise(folder: Path) -> None:
     """Summarise in a process of its own; print seconds and peak resident bytes."""
+    import polars as pl
+
     from numalab import store
-    from numalab.analysis import statistics
+    from numalab.analysis import evidence
 
     began = time.perf_counter()
-    frame = statistics.summarise(store.measurements(sorted(folder.iterdir())))
+    frame = evidence.summarise(pl.scan_parquet(sorted(folder.glob(f"*/{store.FILES[0]}"))))
     seconds = time.perf_counter() - began
     assert frame["n"].sum() == RUNS * ROWS
     print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -23,7 +23,7 @@ def judged(holds_if, run, others=()):
 
 def known(run, *resolved, host=None, **of_manifest):
     """The run with what its plan says of further names, another host, another manifest."""
-    plan = replace(run.plan, resolved=(*run.plan.resolved, *resolved))
+    plan = replace(run.plan, resolved=(*resolved, *run.plan.resolved))
     manifest = replace(run.manifest, plan=plan, **of_manifest)
     made = replace(run, manifest=manifest, host=host or run.host)
     made.__dict__["measurements"] = run.measurements

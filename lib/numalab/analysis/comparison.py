@@ -92,9 +92,10 @@ def compare(a: Run, b: Run) -> pl.DataFrame:
     ``reason``, in words, where there is no ratio: another tool, another unit, a missing cell, an
     emulated host, other evidence. Rows graded error are left out.
     """
-    one, other = _series(a), _series(b)
+    series = _series(a), _series(b)
     matched = {
-        key: _matched(one.get(key, []), other.get(key, [])) for key in sorted({*one, *other})
+        key: _matched(*(side.get(key, []) for side in series))
+        for key in sorted({*series[0], *series[1]})
     }
     tried: dict[str, int] = {}
     for (_, metric, _), pairs in matched.items():
@@ -102,15 +103,16 @@ def compare(a: Run, b: Run) -> pl.DataFrame:
     rows = []
     for key, pairs in matched.items():
         _, metric, point = key
-        controls: list[judge.Effect] | None = None
+        judges: tuple[judge.Judge, judge.Judge] | None = None
         for pair in pairs:
             row = _described(key, pair)
             refused = _refused((a, b), key, pair)
             if refused is None:
-                if controls is None:
-                    controls = [*_controls(a, metric, point), *_controls(b, metric, point)]
+                if judges is None:
+                    one, other = (judge.of(r.measurements, r.plan, metric, point) for r in (b, a))
+                    judges = (one, other)
                 left, right = (list(series.values.values()) for series in pair if series)
-                found = judge.across(right, left, controls, tried[metric])
+                found = judge.across(right, left, judges, tried[metric])
                 row |= {"ratio": found.ratio, "low": found.low, "high": found.high,
                         "decision": found.decision}  # fmt: skip
                 refused = found.reason
@@ -287,11 +289,3 @@ def _refused(both: tuple[Run, Run], key: _Key, pair: _Both) -> Reason | None:
 def _middle(values: np.ndarray) -> float:
     """The geometric mean; the median where a value is 0 or less."""
     return float(np.exp(np.log(values).mean()) if (values > 0).all() else np.median(values))
-
-
-def _controls(run: Run, metric: str, point: str) -> list[judge.Effect]:
-    """The A/A ratio of a run, one: of several controls the one farthest from 1."""
-    found = list(judge.of(run.measurements, run.plan, metric, point).controls.values())
-    known = [one for one in found if one.ratio is not None]
-    known.sort(key=lambda one: (one.decision != judge.DRIFTED, -abs(one.log)))
-    return known[:1]

@@ -43,7 +43,7 @@ DECISIONS = (DIFFERENT, ALIKE, TOO_FEW, NO_CONTROL, DRIFTED, AA, NO_RATIO)
 
 DEFAULT = "unbound"
 _ANY_PAIR = 0.2  # of the 5 %: what is left for pairs that a run was not made for
-_AMONG = 0.01  # for the points of one cell, beside the 5 % of the cells
+AMONG = 0.01  # for the points of one cell, beside the 5 % of the cells
 _DRIFT_CONFIDENCE, _DRIFT_EXCESS = 0.99, np.log(1.005)
 _EQUIVALENCE = 0.90
 _RESAMPLES, _DRAWS, _SEED = 1000, 20_000, 1987
@@ -162,6 +162,9 @@ class Judge:
         self._weights = {name: self._spread([name]) for name in evidence.cells}
         for cell, controls in repeated.items():
             self._weights[cell] = self._spread([cell, *controls])
+        self._seen = {
+            name: self._known[weights > 0].any(axis=0) for name, weights in self._weights.items()
+        }
         self._fit()
         self._planned = {
             frozenset(pair) for pair in planned if all(name in self._place for name in pair)
@@ -180,7 +183,7 @@ class Judge:
         refused = self._refused(cell, other)
         if refused:
             return Effect(None, None, None, None, 0, NO_RATIO, reason=refused)
-        n = int((self._seen(cell) & self._seen(other)).sum())
+        n = int(np.count_nonzero(self._seen[cell] & self._seen[other]))
         dropped = len(self.grid.blocks) - n
         if n == 0:
             return Effect(None, None, None, None, 0, NO_RATIO, dropped, reason("no-shared-block"))
@@ -192,7 +195,7 @@ class Judge:
         error = self._noise * float(np.sqrt(max(weights @ self._cov @ weights, 0.0)))
         planned, pair = self._critical
         half = (planned if frozenset((cell, other)) in self._planned else pair) * error
-        alone = float(special.stdtrit(self._freedom, (1 + _EQUIVALENCE) / 2)) * error
+        alone = self._quantile(_EQUIVALENCE) * error
         return Effect(
             ratio, float(np.exp(log - half)), float(np.exp(log + half)),
             (float(np.exp(log - alone)), float(np.exp(log + alone))),
@@ -204,16 +207,34 @@ class Judge:
         """The standard deviation of one trial's log value once cell and block are known."""
         return self._noise if self._freedom > 0 else None
 
+    @functools.cached_property
+    def wander(self) -> float:
+        """The standard deviation of what all trials of a block have in common; 0 without any."""
+        count, k = len(self.grid.blocks), len(self.grid.cells)
+        if count < 2 or self._freedom < 1:  # of one cell noise and block cannot be told apart
+            return 0.0
+        centred = self._solver[k:] - self._solver[k:].mean(axis=0)
+        spread = float((centred @ self.grid.logs[self._known]).var(ddof=1))
+        by_noise = self._noise**2 * float((centred**2).sum()) / (count - 1)
+        return float(np.sqrt(max(spread - by_noise, 0.0)))
+
+    @functools.cached_property
+    def aa_known(self) -> bool:
+        """Whether there is a control with enough blocks."""
+        return any(one.n >= BLOCKS_NEEDED for one in self.controls.values())
+
+    @functools.cached_property
+    def aa_shown(self) -> float:
+        """The greatest logarithm of an A/A ratio, up or down; no effect is less than rounding."""
+        shown = [abs(one.log) for one in self.controls.values() if one.ratio]
+        return max([1e-9, *shown])
+
     def _decision(self, log: float, half: float) -> str:
-        if self.needs_control and not self._aa_known():
+        if self.needs_control and not self.aa_known:
             return NO_CONTROL
         if self.drifted:
             return DRIFTED
-        shown = [abs(one.log) for one in self.controls.values() if one.ratio]
-        return DIFFERENT if abs(log) > max([half, 1e-9, *shown]) else ALIKE
-
-    def _aa_known(self) -> bool:
-        return any(one.n >= BLOCKS_NEEDED for one in self.controls.values())
+        return DIFFERENT if abs(log) > max(half, self.aa_shown) else ALIKE
 
     def _control(self, control: str, cell: str) -> Effect:
         """The A/A ratio with its 99 % interval; ``decision`` is ``drifted`` where it excludes 1."""
@@ -229,7 +250,7 @@ class Judge:
         if n < BLOCKS_NEEDED or self._freedom < 1:
             return Effect(float(np.exp(log)), None, None, None, n, AA, dropped)
         error = self._noise * float(np.sqrt(max(weights @ self._cov @ weights, 0.0)))
-        half = float(special.stdtrit(self._freedom, (1 + _DRIFT_CONFIDENCE) / 2)) * error
+        half = self._quantile(_DRIFT_CONFIDENCE) * error
         said = DRIFTED if abs(log) - half > _DRIFT_EXCESS else AA
         ends = (float(np.exp(log - half)), float(np.exp(log + half)))
         return Effect(float(np.exp(log)), *ends, ends, n, said, dropped)
@@ -253,14 +274,15 @@ class Judge:
         spread: np.ndarray = counts / max(counts.sum(), 1)
         return spread
 
-    def _seen(self, cell: str) -> np.ndarray:
-        seen: np.ndarray = self._known[self._weights[cell] > 0].any(axis=0)
-        return seen
+    def _quantile(self, confidence: float) -> float:
+        """Student's t of the noise."""
+        return _student(self._freedom, confidence)
 
     def _fit(self) -> None:
         """Least squares of cells and blocks; ``_cells`` are known but for a constant."""
         values = self.grid.logs[self._known]
         solver, freedom = _model(self._known.shape, self._known.tobytes())
+        self._solver = solver
         fitted = solver @ values
         k = len(self.grid.cells)
         where, when = np.nonzero(self._known)
@@ -302,13 +324,17 @@ class Judge:
             if mine.size:
                 picks = random.integers(0, mine.size, (size, mine.size))
                 drawn[:, mine] = self._residuals[mine][picks]
-        solver, freedom = _model(self._known.shape, self._known.tobytes())
-        fitted = drawn @ solver.T
+        fitted = drawn @ self._solver.T
         k = len(self.grid.cells)
         rest = drawn - fitted[:, where] - fitted[:, k:][:, np.nonzero(self._known)[1]]
-        noise = np.sqrt(np.einsum("ij,ij->i", rest, rest) / freedom)
+        noise = np.sqrt(np.einsum("ij,ij->i", rest, rest) / self._freedom)
         estimates = fitted[:, :k] / np.maximum(noise, 1e-300)[:, None]
         return _greatest(estimates, self._cov, planned, cells)
+
+
+@functools.lru_cache(maxsize=256)
+def _student(freedom: int, confidence: float) -> float:
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
 @functools.lru_cache(maxsize=256)
@@ -413,17 +439,18 @@ def of(
 
 def among_points(rows: pl.DataFrame, plan: Plan) -> Judge:
     """Return the judge of the points of one cell against each other; ``rows`` are that cell's."""
-    return Judge(grid(rows, plan, key="point"), level=_AMONG, needs_control=False)
+    return Judge(grid(rows, plan, key="point"), level=AMONG, needs_control=False)
 
 
 def across(
-    mine: Sequence[float], theirs: Sequence[float], controls: Iterable[Effect], tried: int
+    mine: Sequence[float], theirs: Sequence[float], judges: tuple[Judge, Judge], tried: int
 ) -> Effect:
     """Return what two runs say of one cell (mine / theirs): nothing is paired.
 
-    ``mine`` and ``theirs`` are positive values by block; Welch's t interval on their logarithms
-    (Biometrika 34, 1947), corrected for the ``tried`` pairs of the two runs (Bonferroni).
-    ``controls`` are the A/A ratios of both runs, to which the same rule applies.
+    ``mine`` and ``theirs`` are its values by block, ``judges`` those of the metric in both runs.
+    Welch's t interval on the logarithms (Biometrika 34, 1947), corrected for the ``tried`` pairs of
+    the two runs (Bonferroni); two runs are taken to differ by at least as much as two blocks of one
+    run do (the host wanders). The A/A rule applies to the controls of both.
     """
     n = min(len(mine), len(theirs))
     if n == 0 or min(*mine, *theirs) <= 0:
@@ -433,23 +460,24 @@ def across(
     log = float(one.mean() - two.mean())
     if n < BLOCKS_NEEDED:
         return Effect(float(np.exp(log)), None, None, None, n, TOO_FEW)
-    parts = np.array([np.var(one, ddof=1) / len(one), np.var(two, ddof=1) / len(two)])
+    parts = np.array([values.var(ddof=1) / len(values) for values in (one, two)])
+    parts = np.append(parts, [found.wander**2 for found in judges])
+    degrees = np.array([len(one), len(two), len(judges[0].grid.blocks), len(judges[1].grid.blocks)])
     error = float(np.sqrt(parts.sum()))
     freedom = 1.0
     if error > 1e-12:
-        freedom = parts.sum() ** 2 / (parts**2 / np.array([len(one) - 1, len(two) - 1])).sum()
+        freedom = float(parts.sum() ** 2 / (parts**2 / (degrees - 1)).sum())
     sure = 1 - (1 - CONFIDENCE) / max(tried, 1)
     half, alone = (
         float(special.stdtrit(freedom, (1 + level) / 2)) * error for level in (sure, _EQUIVALENCE)
     )
-    known = [one for one in controls if one.n >= BLOCKS_NEEDED and one.ratio]
-    shown = [abs(control.log) for control in known]
-    if any(one.decision == DRIFTED for one in known):
-        said = DRIFTED
-    elif len(known) < 2:
+    if not all(found.aa_known for found in judges):
         said = NO_CONTROL
+    elif any(found.drifted for found in judges):
+        said = DRIFTED
     else:
-        said = DIFFERENT if abs(log) > max([half, 1e-9, *shown]) else ALIKE
+        least = max(half, *(found.aa_shown for found in judges))
+        said = DIFFERENT if abs(log) > least else ALIKE
     ends = (float(np.exp(log - half)), float(np.exp(log + half)))
     inner = (float(np.exp(log - alone)), float(np.exp(log + alone)))
     return Effect(float(np.exp(log)), *ends, inner, n, said)

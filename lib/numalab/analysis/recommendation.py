@@ -194,8 +194,9 @@ def _costs(run: Run, headline: _Headline, cell: Cell, default: Cell) -> Iterator
             yield f"it may run on {mine} of {usable} hardware threads; the others stay free"
     policy, nodes = cell.memory.policy, cell.memory.nodes
     if policy in ("bind", "preferred") and nodes:
-        held = [shape.node[number].memory_bytes for number in cpulist.parse(nodes)]
-        if len(held) < len([one for one in shape.nodes if one.memory_bytes]):
+        sizes = {node.number: node.memory_bytes for node in shape.nodes}
+        held = [sizes.get(number) for number in cpulist.parse(nodes)]
+        if len(held) < len([size for size in sizes.values() if size]):
             known = [size for size in held if size is not None]
             total = f" ({tables.number(sum(known) / 2**30)} GiB in all)"
             size = total if len(known) == len(held) else ""

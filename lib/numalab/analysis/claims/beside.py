@@ -64,14 +64,15 @@ class Beside(Margin):
         point: str, tried: int,
     ) -> Pair:  # fmt: skip
         values: list[list[float]] = []
-        controls: list[judge.Effect] = []
-        for run, rows, cell in (mine, theirs):
+        for _, rows, cell in (mine, theirs):
             at = rows.filter((pl.col("cell") == cell.id) & (pl.col("point") == point))
             values.append(at["value"].to_list())
-            asked = judge.of(run.measurements, run.plan, self.metric, point, self.per)
-            controls += asked.controls.values()
         label = mine[2].label + (f" at {point}" if point else "")
-        return Pair(label, judge.across(values[0], values[1], controls, tried))
+        ours, other = (
+            judge.of(run.measurements, run.plan, self.metric, point, self.per)
+            for run in (mine[0], theirs[0])
+        )
+        return Pair(label, judge.across(values[0], values[1], (ours, other), tried))
 
 
 def _same_machine(host: HostRecord, other: HostRecord) -> bool:
