@@ -2,8 +2,7 @@
 
 Pairs of runs, interleaved, in an order that alternates from pair to pair, so that drift and the
 order itself cancel. The promise: the 95 % interval of the median ratio includes 1 and is no wider
-than ± 2 %. The interval of the median is the distribution-free one by order statistics (David
-and Nagaraja, Order Statistics, 3rd ed., section 7.1).
+than ± 2 %. The interval is that of `evidence.median_interval`; fewer than 6 pairs have none.
 
     python bench/collectors.py [--pairs 20] [--seconds 2] [--cpus LIST]
 """
@@ -20,28 +19,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, List, Tuple
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 
 from numalab.agent import collectors, cpulist  # noqa: E402
+from numalab.agent.contract import (  # noqa: E402
+    Cell,
+    CollectorRequest,
+    CpuExpectation,
+    Expectation,
+    MemoryExpectation,
+    MemoryPolicy,
+    Reason,
+    from_json,
+)
 from numalab.agent.trial import process  # noqa: E402
+from numalab.analysis import evidence  # noqa: E402
 
 WIDEST = 0.02
-OPTIONS = {"perf": True, "interval_s": 1.0}
-
-
-def interval_of_median(values: List[float]) -> Tuple[float, float]:
-    """Return the narrowest pair of order statistics that covers the median with 95 %."""
-    ordered, n = sorted(values), len(values)
-    below = 0.0
-    for k in range(n // 2):
-        below += math.comb(n, k) / 2**n  # P(fewer than k + 1 values lie below the median)
-        if below > 0.025:
-            return (ordered[k - 1], ordered[n - k]) if k else (-math.inf, math.inf)
-    return ordered[max(0, n // 2 - 1)], ordered[min(n - 1, n // 2)]
 
 
 class Bench:
@@ -50,10 +48,14 @@ class Bench:
     def __init__(self, folder: Path, cpus: str, seconds: float) -> None:
         self.folder = folder
         self.cpus = cpus
+        self.cell = Cell(
+            cpus, "", MemoryPolicy("default"),
+            Expectation(MemoryExpectation("outcome"), CpuExpectation("required", cpus)),
+        )  # fmt: skip
         self.seconds = seconds
         self.passes = 0
 
-    def _start(self, argv: List[str], *, gated: bool) -> process.Child:
+    def _start(self, argv: list[str], *, gated: bool) -> process.Child:
         bound = ["taskset", "--cpu-list", self.cpus, *argv]
         return process.start(
             bound,
@@ -64,13 +66,14 @@ class Bench:
         )
 
     def _measure(self, child: process.Child, go: Callable[[], None], on: bool) -> str:
-        collection = collectors.start({"cpus": self.cpus}, child.pid, OPTIONS) if on else None
+        collection = collectors.start(self.cell, child.pid, CollectorRequest()) if on else None
         go()
         ended = child.wait(time.monotonic() + 60 + 10 * self.seconds)
         if collection:
             record = collection.stop()
             if record["perf"] is None:
-                print(f"  (without perf: {record['reasons']['perf']})", file=sys.stderr)
+                why = from_json(Reason, record["reasons"]["perf"])
+                print(f"  (without perf: {why})", file=sys.stderr)
         if ended is None or ended["exit_status"] != 0:
             raise SystemExit(f"{child.argv} failed: {(self.folder / 'err').read_text()[:500]}")
         return (self.folder / "out").read_text()
@@ -83,20 +86,21 @@ class Bench:
             self.passes = max(10, round(self.seconds / one * 20))
         return self._triad(self.passes, on)[0]
 
-    def _triad(self, passes: int, on: bool) -> Tuple[float, float]:
+    def _triad(self, passes: int, on: bool) -> tuple[float, float]:
         child = self._start([str(self.folder / "triad"), str(16 << 20), str(passes)], gated=False)
         while "ready" not in (self.folder / "out").read_text():
             if child.poll():
                 raise SystemExit(f"the triad failed: {child.ended}")
             time.sleep(0.02)
         began = time.monotonic()
-        output = self._measure(child, lambda: child.tell("go"), on)
+        output = self._measure(child, lambda: child.write_line("go"), on)
         return float(output.split()[-1]), time.monotonic() - began
 
     def sysbench(self, on: bool) -> float:
         """Return events per second."""
         threads = len(cpulist.parse(self.cpus))
-        argv = ["sysbench", "cpu", f"--threads={threads}", f"--time={round(self.seconds)}", "run"]
+        seconds = max(1, round(self.seconds))
+        argv = ["sysbench", "cpu", f"--threads={threads}", f"--time={seconds}", "run"]
         child = self._start(argv, gated=True)
         output = self._measure(child, child.open_gate, on)
         found = re.search(r"events per second:\s*([\d.]+)", output)
@@ -113,7 +117,7 @@ def compare(name: str, run: Callable[[bool], float], pairs: int) -> bool:
         first_on = bool(pair % 2)
         values = {on: run(on) for on in (first_on, not first_on)}
         ratios.append(values[True] / values[False])
-    low, high = interval_of_median(ratios)
+    low, high, _ = evidence.median_interval(ratios) or (-math.inf, math.inf, 0.0)
     middle = statistics.median(ratios)
     kept = low <= 1 <= high and high - middle <= WIDEST and middle - low <= WIDEST
     print(

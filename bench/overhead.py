@@ -3,11 +3,13 @@
 Runs every experiment in the quick profile and renders the article, as `make run` does after the
 installs. Goals: the time that is neither planned warm-up nor measurement is under 20 % of the
 total, and the report takes under 60 s. Warm-up includes a tool's first touch of its memory.
+
+    python bench/overhead.py [--profile quick] [EXPERIMENT ...]
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import subprocess
 import sys
@@ -15,25 +17,33 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lib"))
+
+from numalab import runs
+
 GOAL_SHARE, GOAL_REPORT_S = 0.20, 60.0
 
 
 def main() -> bool:
     """Measure, print, and tell whether both goals were met."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default: all")
+    parser.add_argument("--profile", default="quick")
+    asked = parser.parse_args()
     numalab = str(Path(sys.executable).parent / "numalab")
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "NUMALAB_RUNS": folder}
         began = time.monotonic()
-        run = [numalab, "run", "--all", "--profile", "quick", "--host", "bench"]
-        subprocess.run(run, env=environment, check=True)
+        for names in [[name] for name in asked.experiments] or [["--all"]]:
+            run = [numalab, "run", *names, "--profile", asked.profile, "--host", "bench"]
+            subprocess.run(run, env=environment, check=True)
         measured = time.monotonic()
         report = [numalab, "report", "--out", str(Path(folder) / "report")]
         subprocess.run(report, env=environment, check=True)
         ended = time.monotonic()
         useful = 0.0
         for path in sorted(Path(folder).glob("bench/*/manifest.json")):
-            times = json.loads(path.read_text())["times"]
+            times = runs.read_manifest(path.parent).times
             useful += times["warmup_s"] + times["measure_s"]
             print(f"{path.parent.name}: " + ", ".join(f"{k} {v:.1f}" for k, v in times.items()))
     total, report_s = ended - began, ended - measured

@@ -8,8 +8,7 @@ instead; its array size is read from its output and used for both.
 Idle latency: the probe over reference_chase.c, same buffer, same page size, same CPU; goal: the
 median ratio is within 5 % of 1. With huge and with base pages.
 
-Each pair runs in an order that alternates; the interval is the distribution-free one of the
-median by order statistics, at 95 % or more.
+Each pair runs in an order that alternates; the interval is that of `evidence.median_interval`.
 
     python bench/probe.py [--pairs 12] [--array BYTES] [--bytes BYTES]
 """
@@ -17,37 +16,27 @@ median by order statistics, at 95 % or more.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 
-from numalab.agent import cpulist  # noqa: E402
-from numalab.agent.drivers import probe, stream  # noqa: E402
+from numalab.agent import cpulist, drivers  # noqa: E402
+from numalab.agent.contract import Driver  # noqa: E402
+from numalab.agent.drivers import probe_build  # noqa: E402
+from numalab.analysis import evidence  # noqa: E402
 
 LEAST_STREAM, WIDEST_LATENCY = 0.97, 0.05
-Result = Dict[str, float]
+Result = dict[str, float]
 
 
-def interval(values: List[float]) -> Tuple[float, float]:
-    """Return the two order statistics that cover the median with at least 95 %."""
-    ordered, n = sorted(values), len(values)
-    inside, k = 0, 0
-    while k < n // 2 and (inside + math.comb(n, k)) / 2**n <= 0.025:
-        inside += math.comb(n, k)
-        k += 1
-    k = max(k - 1, 0)
-    return ordered[k], ordered[n - 1 - k]
-
-
-def ask(words: List[str], environment: Dict[str, str]) -> str:
+def ask(words: list[str], environment: dict[str, str]) -> str:
     """Return the output of a program; it must succeed."""
     done = subprocess.run(
         words, env={**os.environ, **environment}, capture_output=True, text=True, check=False
@@ -59,9 +48,9 @@ def ask(words: List[str], environment: Dict[str, str]) -> str:
 
 def compare(
     ours: Callable[[], Result], reference: Callable[[], Result], pairs: int
-) -> Dict[str, List[float]]:
+) -> dict[str, list[float]]:
     """Return the ratios ours / reference by name, one for each pair of runs."""
-    ratios: Dict[str, List[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for pair in range(pairs):
         if pair % 2:
             theirs, mine = reference(), ours()
@@ -72,26 +61,32 @@ def compare(
     return ratios
 
 
-def say(what: str, ratios: List[float], good: bool, goal: str) -> bool:
+def say(what: str, ratios: list[float], good: bool, goal: str) -> bool:
     """Print one result against its goal and return whether it was met."""
-    low, high = interval(ratios)
+    found = evidence.median_interval(ratios)
+    interval = f"[{found[0]:.3f}, {found[1]:.3f}]" if found else "[too few pairs]"
     print(
-        f"{what:<38} {statistics.median(ratios):6.3f}  [{low:.3f}, {high:.3f}]  "
+        f"{what:<38} {statistics.median(ratios):6.3f}  {interval}  "
         f"{len(ratios)} pairs  {'ok' if good else 'MISSED'} ({goal})",
         flush=True,
     )
     return good
 
 
-def by_probe(path: str, words: List[str]) -> Result:
+def values(driver: Driver, output: str) -> Result:
+    """Return the metrics in an output of a tool, those without a value left out."""
+    rows = driver.metrics(driver.parse(output))
+    return {row.metric: row.value for row in rows if row.value is not None}
+
+
+def by_probe(path: str, words: list[str]) -> Result:
     """Return what the probe measures."""
-    records = probe.parse(ask([path, *words, "--no-wait"], {}))
-    return {row["metric"]: row["value"] for row in probe.metrics(records)}
+    return values(drivers.driver("probe"), ask([path, *words, "--no-wait"], {}))
 
 
 def compile_reference(source: str, target: Path, *flags: str) -> str:
     """Compile a reference with the probe's compiler and flags."""
-    compiler = probe._compiler()[0]
+    compiler = probe_build._compiler()[0]
     common = ["-O3", "-march=native", *flags]
     subprocess.run([*compiler, *common, str(HERE / source), "-o", str(target)], check=True)
     return str(target)
@@ -106,7 +101,7 @@ def bench_stream(path: str, work: Path, array: int, pairs: int) -> bool:
     }  # fmt: skip
     official = os.environ.get("NUMALAB_STREAM")
     if official:
-        records = stream.parse(ask([official], openmp))
+        records = drivers.driver("stream").parse(ask([official], openmp))
         array = next(int(r["array_bytes"]) for r in records if r["kind"] == "setup")
     else:
         program = compile_reference(
@@ -115,10 +110,9 @@ def bench_stream(path: str, work: Path, array: int, pairs: int) -> bool:
 
     def reference() -> Result:
         if official:
-            rows = stream.metrics(stream.parse(ask([official], openmp)))
-            return {row["metric"]: row["value"] for row in rows}
-        values = ask([program], openmp).split()
-        return {n: float(v) for n, v in zip(("copy", "scale", "add", "triad"), values)}
+            return values(drivers.driver("stream"), ask([official], openmp))
+        printed = ask([program], openmp).split()
+        return {n: float(v) for n, v in zip(("copy", "scale", "add", "triad"), printed)}
 
     words = [
         "stream", "--bytes", str(array), "--repeats", "10", "--pages", "default",
@@ -128,8 +122,8 @@ def bench_stream(path: str, work: Path, array: int, pairs: int) -> bool:
     name = f"official {official}" if official else "OpenMP reference"
     print(f"probe / {name}, arrays of {array / 2**20:.0f} MiB, {len(cpus)} threads")
     met = [
-        say(kernel, values, statistics.median(values) >= LEAST_STREAM, f"at least {LEAST_STREAM}")
-        for kernel, values in ratios.items()
+        say(kernel, found, statistics.median(found) >= LEAST_STREAM, f"at least {LEAST_STREAM}")
+        for kernel, found in ratios.items()
         if kernel in ("copy", "triad")
     ]
     return all(met)
@@ -144,16 +138,16 @@ def bench_latency(path: str, work: Path, size: int, pairs: int) -> bool:
     for pages, theirs in (("thp", "huge"), ("base", "base")):
         words = ["latency", "--bytes", str(size), "--pages", pages, "--seconds", "1"]
 
-        def ours(words: List[str] = words) -> Result:
+        def ours(words: list[str] = words) -> Result:
             return by_probe(path, words)
 
         def reference(theirs: str = theirs) -> Result:
             chase = ["taskset", "-c", cpu, program, str(size), theirs, "10"]
             return {"idle_latency": float(ask(chase, {}).split()[0])}
 
-        values = compare(ours, reference, pairs)["idle_latency"]
-        good = abs(statistics.median(values) - 1) <= WIDEST_LATENCY
-        met = say(f"{theirs} pages", values, good, f"within {WIDEST_LATENCY:.0%}") and met
+        ratios = compare(ours, reference, pairs)["idle_latency"]
+        good = abs(statistics.median(ratios) - 1) <= WIDEST_LATENCY
+        met = say(f"{theirs} pages", ratios, good, f"within {WIDEST_LATENCY:.0%}") and met
     return met
 
 
@@ -164,7 +158,7 @@ def main() -> int:
     parser.add_argument("--array", type=int, default=160_000_000, help="bytes of a STREAM array")
     parser.add_argument("--bytes", type=int, default=128 << 20, help="bytes of the chase's buffer")
     asked = parser.parse_args()
-    path = probe.find({})["path"]
+    path = str(drivers.driver("probe").find({}).path)
     with tempfile.TemporaryDirectory(prefix="numalab-bench-") as folder:
         work = Path(folder)
         met = [
