@@ -1,6 +1,7 @@
 """numalab: what NUMA binding does to real software, measured, proven and published.
 
-A notebook needs one name of this package: ``numalab.experiment``.
+A notebook needs one name of this package: ``numalab.experiment``, ``numalab.open_run`` or, the
+article's, ``numalab.article``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from typing import Any
 
 from numalab.agent import VERSION as __version__
 
-__all__ = ["__version__", "experiment"]
+__all__ = ["__version__", "article", "experiment", "open_run"]
 
 
 def __getattr__(name: str) -> Any:
     # Polars and matplotlib are loaded by the first notebook call, not by every command.
-    if name == "experiment":
-        from numalab.show.view import experiment
+    if name in ("experiment", "open_run"):
+        from numalab.show import view
 
-        return experiment
+        return getattr(view, name)
+    if name == "article":
+        from numalab.show.article import article
+
+        return article
     raise AttributeError(f"module 'numalab' has no attribute {name!r}")

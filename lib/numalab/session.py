@@ -229,9 +229,9 @@ def conclude(folder: Path, notebook: Path | None, execute: bool) -> Path | None:
     store.write(folder)
     executed = None
     if execute:
-        from numalab.show import view
+        from numalab.pages import execute as pages
 
-        executed = view.execute(folder, notebook)
+        executed = pages.execute(folder, notebook)
         store.seal(folder)
     return executed
 

@@ -1,1 +1,1 @@
-"""The pages that are published: the report and its HTML."""
+"""The pages that are published: executed by papermill, rendered by Quarto or by nbconvert."""

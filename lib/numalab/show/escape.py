@@ -45,3 +45,9 @@ def markdown(text: object) -> str:
     plain = _html.escape(line(text), quote=False)
     marked = _MARKDOWN.sub(r"\\\1", plain)
     return _FIRST.sub(r"\1\\\2", marked) if not plain[:1].isdigit() else marked
+
+
+def code(text: object) -> str:
+    """Return text as a code span of Markdown, also for a table's cell."""
+    plain = line(text).replace("`", "'").replace("|", "\\|")
+    return f"`{plain}`"

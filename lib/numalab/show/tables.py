@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
 from numalab.agent.errors import Fault
+from numalab.show import escape
 
 MISSING = "–"
-Source = Union[str, Tuple[str, str, str]]
+Source = str | tuple[str, str, str]
 _CAPITALS = frozenset({"cpu", "ipc"})
 
 
@@ -19,7 +21,7 @@ def plain(metric: str) -> str:
     return " ".join(word.upper() if word in _CAPITALS else word for word in metric.split("_"))
 
 
-def number(value: Optional[float], digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """Return a number with at least ``digits`` significant figures and thousands separators.
 
     The digits before the point are never rounded away: 123456 stays 123,456. Null and NaN are
@@ -37,7 +39,7 @@ def number(value: Optional[float], digits: int = 3) -> str:
 
 
 def interval(
-    value: Optional[float], low: Optional[float], high: Optional[float], digits: int = 3
+    value: float | None, low: float | None, high: float | None, digits: int = 3
 ) -> str:
     """Return ``0.65 [0.63, 0.66]``: as many decimals as the interval's half width makes sensible.
 
@@ -57,12 +59,24 @@ def interval(
     return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
 
-def markdown(frame: pl.DataFrame, columns: Mapping[str, Source], digits: int = 3) -> str:
+def of_rows(rows: Sequence[Mapping[str, Any]], marked: Collection[str] = ()) -> str:
+    """Return records as a Markdown table, a column for each key of the first; see ``markdown``."""
+    heads = {name: name for name in rows[0]}
+    return markdown(pl.DataFrame(rows, infer_schema_length=None), heads, marked=marked)
+
+
+def markdown(
+    frame: pl.DataFrame,
+    columns: Mapping[str, Source],
+    digits: int = 3,
+    marked: Collection[str] = (),
+) -> str:
     """Return the frame as a Markdown pipe table, one line per row, in the frame's order.
 
     ``columns`` maps each heading (with its unit: ``"triad (GB/s)"``) to a column's name, or to
     (value, low, high), which becomes one cell ``0.65 [0.63, 0.66]``. Numbers stand to the right,
-    whole numbers unchanged, others to ``digits`` significant figures; null is a dash. Raises
+    whole numbers unchanged, others to ``digits`` significant figures; null is a dash. Texts are
+    escaped, but not those under the headings ``marked``, which are Markdown already. Raises
     Fault for a column that the frame does not have.
     """
     wanted = [name for source in columns.values() for name in _names(source)]
@@ -73,9 +87,14 @@ def markdown(frame: pl.DataFrame, columns: Mapping[str, Source], digits: int = 3
             f"it has: {', '.join(frame.columns)}",
         )
     rule = ["--:" if _is_numeric(frame, source) else ":--" for source in columns.values()]
-    lines = [[_escape(heading) for heading in columns], rule]
+    lines = [[escape.markdown(heading) for heading in columns], rule]
     for row in frame.iter_rows(named=True):
-        lines.append([_cell(row, source, digits) for source in columns.values()])
+        lines.append(
+            [
+                _cell(row, source, digits, heading in marked)
+                for heading, source in columns.items()
+            ]
+        )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
@@ -87,7 +106,7 @@ def _is_numeric(frame: pl.DataFrame, source: Source) -> bool:
     return frame.schema[_names(source)[0]].is_numeric()
 
 
-def _cell(row: Mapping[str, Any], source: Source, digits: int) -> str:
+def _cell(row: Mapping[str, Any], source: Source, digits: int, marked: bool) -> str:
     if not isinstance(source, str):
         return interval(*(row[name] for name in source), digits=digits)
     value = row[source]
@@ -97,9 +116,6 @@ def _cell(row: Mapping[str, Any], source: Source, digits: int) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return number(value, digits)
-    return MISSING if value is None or value == "" else _escape(str(value))
-
-
-def _escape(text: str) -> str:
-    """Keep a text in its cell: a pipe would end the cell, a line break the row."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", "").replace("\n", "<br>")
+    if value is None or value == "":
+        return MISSING
+    return str(value) if marked else escape.markdown(value)

@@ -1,29 +1,28 @@
-"""What a notebook talks to: one object that asks, shows and judges; and papermill's execution."""
+"""What a notebook talks to: a run, asked for or opened, with a method for each thing to show."""
 
 from __future__ import annotations
 
-import os
 import platform
-import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
 from numalab import experiments, home, launch, runs, store
+from numalab.agent import cpulist
+from numalab.agent.contract import CONTROL, ERROR, GRADES, Bound, Cell
 from numalab.agent.errors import Fault
-from numalab.agent.plan import make as planning
-from numalab.analysis import claims, core_groups, recommendation, results, statistics
-from numalab.show import tables
+from numalab.agent.plan import resolve
+from numalab.agent.plan import show as plans
+from numalab.agent.words import units
+from numalab.analysis import claims, core_groups, evidence, recommendation, results
+from numalab.show import badge, escape, tables
 from numalab.show.charts import bindings, curves, instances, matrix, placement, style, topology
 
 MEASURE = "measure"
-_Bindings = Sequence[experiments.Binding]
 
-
-# The bindings ``cores`` as curves: how the cores are taken, one after the other.
-_WITHIN = {
+# The layouts of the binding ``cores`` as curves: how the cores are taken, one after the other.
+_LAYOUTS = {
     "node": "one node first, then the next",
     "packed": "one node first, then the next",
     "spread": "spread from the start",
@@ -40,13 +39,16 @@ class Text(str):
         return str(self)
 
 
+Shown = style.Picture | Text
+
+
 def experiment(
     name: str,
     *,
     source: str = MEASURE,
     host: str | None = None,
     profile: str = "quick",
-    bindings: _Bindings | None = None,
+    bindings: Sequence[experiments.Binding] | None = None,
 ) -> View:
     """Measure an experiment on this machine, or open a run that was measured before.
 
@@ -55,24 +57,26 @@ def experiment(
     keeps its own. Raises Fault when the run is of another experiment.
     """
     if source != MEASURE:
-        run = runs.load(source)
-        if run.manifest["experiment"] != name:
+        view = open_run(source)
+        found = view.run.manifest.experiment
+        if found != name and view.run.notebook:
             raise Fault(
-                f"{source} is a run of {run.manifest['experiment']}, not of {name}",
+                f"{source} is a run of {found}, not of {name}",
                 "give the notebook a run of its own experiment",
             )
-        return View(run)
-    loaded = experiments.load(name)
-    request = loaded.request(
+        return view
+    request = experiments.load(name).request(
         profile, host or platform.node(), bindings=list(bindings) if bindings else None
     )
-    folder = launch.new_run_directory(home.runs(), request["host"], name)
+    folder = launch.new_run_directory(home.runs(), request.host, name)
     launch.measure(launch.make_plan(request), folder)
     store.write(folder)
-    return View(runs.load(folder))
+    return open_run(folder)
 
 
-Shown = style.Picture | Text
+def open_run(source: Any) -> View:
+    """Open a run directory of any experiment."""
+    return View(runs.load(source))
 
 
 class View:
@@ -90,86 +94,80 @@ class View:
     def about(self) -> Text:
         """Return who measured what, where: the host, the plan in a line, the grades."""
         run = self.run
-        grades = _count(run)
+        grades = [trial.grade for trial in run.trials]
+        counts = [f"{grades.count(grade)} {grade}" for grade in GRADES if grade in grades]
+        said = units.count(len(grades), "trial") + (f": {', '.join(counts)}" if counts else "")
         lines = [
-            f"**{run.manifest['host']}**: {machine(run)}",
+            f"**{escape.markdown(run.manifest.host)}**: {machine(run)}",
             "",
-            f"{planning.summary(run.plan)}; profile {run.manifest['profile']}, "
-            f"seed {run.manifest['seed']}. {grades}.",
+            f"{escape.markdown(plans.summary(run.plan))}; profile "
+            f"{escape.markdown(run.manifest.profile)}, seed {run.manifest.seed}. {said}.",
+            "",
+            badge.line([run]),
         ]
-        if run.host["emulated"]:
-            lines += ["", f"**Emulated host** ({run.host['emulated_why']}): timings mean nothing."]
-        skipped = planning.skipped_lines(run.plan)
-        lines += ["", *(f"- not measured: {line}" for line in skipped)] if skipped else []
-        return Text("\n".join(lines))
+        if run.host.emulated_why:
+            lines[-1] += f" ({escape.markdown(run.host.emulated_why)})"
+        skipped = [f"- not measured: {escape.markdown(one)}" for one in skipped_lines(run)]
+        return Text("\n".join([*lines, "", *skipped]).strip())
 
     def plan(self) -> Text:
         """Return the plan's cells as a table: CPUs, memory policy, what placement they require."""
+        plan = self.run.plan
+        if not plan.cells:
+            return Text("Nothing could be planned on this host.")
+        in_cases = any(cell.case for cell in plan.cells)
         rows = [
             {
-                "cell": cell["label"],
-                "CPUs": cell["cpus"] or "all",
-                "memory": _policy(cell),
+                "cell": cell.label,
+                "CPUs": cell.cpus or "all",
+                "memory": " ".join(filter(None, (cell.memory.policy, cell.memory.nodes))),
                 "command prefix": _prefix(cell),
                 "placement": _expects(cell),
+                **({"with": plans.conditions(plan, cell) or "nothing else"} if in_cases else {}),
             }
-            for cell in self.run.plan["cells"]
+            for cell in plan.cells
         ]
-        if any(cell.get("case") for cell in self.run.plan["cells"]):
-            for row, cell in zip(rows, self.run.plan["cells"], strict=True):
-                row["with"] = planning.terms(self.run.plan, cell) or "nothing else"
-        shared = planning.common(self.run.plan).items()
+        shared = plans.common_settings(plan).items()
         notes = [f"every trial ran with {name} = {value}" for name, value in shared]
-        notes += dict.fromkeys(note for cell in self.run.plan["cells"] for note in cell["notes"])
-        text = tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}) if rows else ""
-        return Text(text + "".join(f"\n- {note}" for note in notes))
+        notes += dict.fromkeys(str(note) for cell in plan.cells for note in cell.notes)
+        text = tables.of_rows(rows, marked=("command prefix",))
+        return Text(text + "".join(f"\n- {escape.markdown(note)}" for note in notes))
 
     def topology(self) -> style.Picture:
         """Draw the host: packages, nodes, caches, hardware threads, distances."""
-        return topology.topology_figure(self.run.host["topology"])
+        return topology.topology_figure(self.run.host.topology)
 
     def nodes(self) -> Text:
         """Return the host's nodes as a table: CPUs, memory, distances."""
-        rows = [
-            {
-                "node": node["node"],
-                "CPUs": node["cpus"] or "none",
-                "memory (GiB)": _gib(node["memory_bytes"]),
-                "free (GiB)": _gib(node["free_bytes"]),
-                "page cache (GiB)": _gib(node["page_cache_bytes"]),
-                "distances": " ".join(str(d) for d in node["distances"].values()) or "not given",
-            }
-            for node in self.run.host["topology"]["nodes"]
-        ]
-        return Text(tables.markdown(pl.DataFrame(rows), {name: name for name in rows[0]}))
+        return Text(tables.of_rows(node_rows(self.run)))
 
     def state(self, *names: str) -> Text:
         """Return settings before the run (all, or those named), and what changed until after it."""
         from numalab.agent.host import state as states
 
-        before, after = self.run.host["before"], self.run.host["after"]
+        before, after = self.run.host.before, self.run.host.after
         rows = [
             {
                 "setting": name,
-                "value": f"unknown: {entry['reason']}"
-                if entry["value"] is None
-                else short(entry["value"]),
+                "value": f"unknown: {setting.reason}"
+                if setting.value is None
+                else short(setting.value),
             }
-            for name, entry in sorted(before.items())
+            for name, setting in sorted(before.items())
             if not names or name in names
         ]
         if not rows:
             return Text("The settings of this host were not recorded.")
-        text = tables.markdown(pl.DataFrame(rows), {"setting": "setting", "value": "value"})
         changed = states.compare(before, after) if after else []
-        return Text(text + "".join(f"\n- changed during the run: {line}" for line in changed))
+        said = [f"\n- changed during the run: {escape.markdown(one)}" for one in changed]
+        return Text(tables.of_rows(rows) + "".join(said))
 
     def table(self, metric: str, point: str = "", load: str | None = None) -> Text:
         """Return a metric's results per binding, with intervals, ratios and decisions.
 
         ``load`` chooses the cells of a sweep's value or of a case (``workload=read_write``).
         """
-        return Text(results.markdown(self.run, metric, point, load))
+        return self._table(results.markdown(self.run, metric, point, load))
 
     def chart(self, metric: str, point: str = "", load: str | None = None) -> Shown:
         """Draw a metric by binding: every trial, the mean with its interval, the A/A band."""
@@ -179,70 +177,101 @@ class View:
         rows, ratios = results.compared(self.run, metric, point, load)
         if rows.is_empty():
             return Text(f"No trial of this run measured {results.title(metric, point)} at {load}.")
-        return self._marked(bindings.bindings_figure(statistics.summarise(rows), ratios, rows))
+        rows = worded(rows)
+        summary = evidence.summarise(rows)
+        return self._marked(
+            bindings.bindings_figure(summary, ratios, rows, better(self.run, metric))
+        )
+
+    def charts(self) -> None:
+        """Show the chart of every metric that answers the question."""
+        from IPython.display import display
+
+        for metric in self.run.measures:
+            display(self.chart(metric, next(iter(results.points(self.run, metric)), "")))
+
+    def tables(self) -> Text:
+        """Return the table of every metric that answers the question."""
+        made = [
+            self.table(metric, next(iter(results.points(self.run, metric)), ""))
+            for metric in self.run.measures
+        ]
+        return Text("\n\n".join(made))
 
     def overview(self, *metrics: str, load: str = "") -> Text:
         """Return several metrics per binding in one table, the best of the first on top."""
-        return Text(results.overview(self.run, metrics, load))
+        return self._table(results.overview(self.run, metrics, load))
 
     def against(self, metric: str, option: str) -> Shown:
         """Draw a metric against an option that was swept (client threads), a curve per binding."""
-        rows = self._rows(metric, "")
-        if isinstance(rows, Text):
-            return rows
+        plain = {resolve.key(cell): cell.label for cell in self._cells() if not cell.sweep}
         places = {
-            name: (cell["id"].partition("/")[0], float(cell["options"][option]))
-            for name, cell in self.run.cells.items()
-            if (cell.get("sweep") or {"option": option})["option"] == option
-            and isinstance(cell["options"].get(option), int)
+            cell.id: (plain.get(resolve.key(cell), cell.label), float(cell.options[option]))
+            for cell in self._cells()
+            if (cell.sweep is None or cell.sweep.option == option)
+            and isinstance(cell.options.get(option), int)
         }
         if len({at for _, at in places.values()}) < 2:
             return Text(f"This run measured one number of {tables.plain(option)}: no curve.")
-        plain = {name: cell["label"] for name, cell in self.run.cells.items()}
         words = {"clients": "client threads"}.get(option, tables.plain(option))
-        return self._marked(
-            curves.against(
-                _placed(rows, {n: (plain.get(base, base), at) for n, (base, at) in places.items()}),
-                xlabel=words, title=f"{style.words(metric)} against {words}", log=True,
-            )
-        )  # fmt: skip
+        return self._curves(metric, places, xlabel=words, log=True)
 
     def cores(self, metric: str) -> Shown:
         """Draw a metric against the number of cores: one node filled first, or spread at once."""
-        rows = self._rows(metric, "")
-        if isinstance(rows, Text):
-            return rows
-        places = {}
-        for name in self.run.cells:
-            count, _, within = name.partition("cores:")[2].partition("-")
-            if count.isdecimal() and within in _WITHIN:
-                places[name] = (_WITHIN[within], float(count))
+        places = {
+            cell.id: (_LAYOUTS[cell.layout], float(len(cpulist.parse(cell.cpus))))
+            for cell in self._cells()
+            if cell.binding == "cores" and cell.layout in _LAYOUTS and cell.cpus
+        }
         if len({at for _, at in places.values()}) < 2:
             return Text("This run measured one number of cores: there is no curve to draw.")
-        return self._marked(
-            curves.against(
-                _placed(rows, places), xlabel="cores of the server", marks=self._full_nodes(places),
-                title=f"{style.words(metric)} against the number of cores",
-            )
-        )  # fmt: skip
+        return self._curves(
+            metric, places, xlabel="number of cores", marks=self._full_nodes(places)
+        )
 
-    def _full_nodes(self, places: dict[str, tuple[str, float]]) -> list[tuple[float, str]]:
+    def _full_nodes(self, places: Mapping[str, tuple[str, float]]) -> list[tuple[float, str]]:
         """After how many cores the first node is full, where the curve goes beyond."""
-        cores: dict[int, set[str]] = {}
-        for cpu in claims.left_to_cells(self.run.host, self.run.plan)["cpus"]:
-            if cpu["online"] and cpu["allowed"] and cpu["node"] is not None:
-                cores.setdefault(cpu["node"], set()).add(cpu["siblings"] or str(cpu["cpu"]))
-        first = len(cores[min(cores)]) if cores else 0
+        host, client = self.run.host.topology, self.run.plan.client
+        taken = set(cpulist.parse(client.cpus)) if client and client.cpus else set()
+        if not host.cpus_of:
+            return []
+        first = len(host.cores_of(set(host.cpus_of[min(host.cpus_of)]) - taken))
         most = max(at for _, at in places.values())
         return [(first, "one node is full")] if 0 < first < most else []
 
+    def scaling(self, metric: str) -> Shown:
+        """Draw a metric against the number of threads, node by node."""
+        plain = {resolve.key(cell): cell.label for cell in self._cells() if not cell.sweep}
+        places = {
+            cell.id: (plain.get(resolve.key(cell), cell.label), float(cell.threads))
+            for cell in self._cells()
+            if cell.binding == "local"
+        }
+        if len({at for _, at in places.values()}) < 2:
+            return Text("This run measured one number of threads: there is no curve to draw.")
+        return self._curves(metric, places, xlabel="number of threads", ideal=True)
+
+    def _curves(
+        self, metric: str, places: Mapping[str, tuple[str, float]], **look: Any
+    ) -> Shown:
+        """Draw a metric along a number; ``places`` are the curve and the number of each cell."""
+        rows = self._rows(metric)
+        if isinstance(rows, Text):
+            return rows
+        table = pl.DataFrame(
+            [(name, escape.line(series), at) for name, (series, at) in places.items()],
+            schema={"cell": pl.String, "series": pl.String, "at": pl.Float64},
+            orient="row",
+        )
+        rows = rows.filter(pl.col("point") == rows["point"][0])
+        rows = rows.join(table, on="cell", how="inner", maintain_order="left")
+        if rows.is_empty():
+            return Text(f"No trial of these cells measured {results.title(metric)}.")
+        return self._marked(curves.against(rows, **look))
+
     def seconds(self, metric: str, load: str = "") -> Shown:
         """Draw a metric second by second, a panel per binding."""
-        labels = {
-            name: self.run.cells[name]["label"]
-            for name in self.run.load_cells(load)
-            if self.run.cells[name]["role"] != "control"
-        }
+        labels = self._labels(self.run.load_cells(load))
         samples = self.run.samples.filter(pl.col("cell").is_in(list(labels)))
         if not (samples["metric"] == metric).any():
             return Text(f"No trial of this run recorded {tables.plain(metric)} second by second.")
@@ -250,27 +279,24 @@ class View:
 
     def instances(self, *metrics: str) -> Shown:
         """Draw what each of several instances did, side by side, layout by layout."""
-        labels = {
-            name: cell["label"]
-            for name, cell in self.run.cells.items()
-            if cell["role"] != "control" and not cell.get("sweep")
-        }
+        labels = self._labels([cell.id for cell in self._cells() if not cell.sweep])
         rows = self.run.measurements.filter(
             pl.col("metric").is_in(list(metrics)) & (pl.col("point") != "")
             & pl.col("cell").is_in(list(labels)) & pl.col("value").is_not_null()
-            & (pl.col("grade") != "error")
+            & (pl.col("grade") != ERROR)
         )  # fmt: skip
         if rows.is_empty():
             return Text("No trial of this run measured several instances.")
-        seats = [
-            (name, seat["name"], f"{seat['name']}: CPUs {seat['cpus'] or 'all'}")
-            for name, cell in self.run.cells.items()
-            for seat in cell.get("instances") or []
+        named = {
+            (cell.id, one.name): f"{one.name}: CPUs {one.cpus or 'all'}"
+            for cell in self._cells()
+            for one in cell.instances
+        }
+        points = [
+            escape.line(named.get((cell, point), point))
+            for cell, point in rows.select("cell", "point").iter_rows()
         ]
-        named = pl.DataFrame(seats, schema=["cell", "point", "seat"], orient="row")
-        rows = rows.join(
-            named.cast(pl.String), on=["cell", "point"], how="left", maintain_order="left"
-        ).with_columns(point=pl.coalesce("seat", "point"))
+        rows = worded(rows).with_columns(point=pl.Series(points, dtype=pl.String))
         return self._marked(instances.instances(rows, metrics, labels))
 
     def matrix(self, metric: str, point: str = "") -> Shown:
@@ -282,41 +308,26 @@ class View:
         if pairs.is_empty():
             return Text(f"No trial measured {results.title(metric, point)} node by node.")
         title = results.title(metric, point)
-        return self._marked(matrix.node_matrix(pairs, "value", rows["unit"][0], title))
+        return self._marked(matrix.node_matrix(worded(pairs), title, better(self.run, metric)))
 
     def core_matrix(self) -> Shown:
         """Draw the core-to-core latencies as a heat map."""
         rows = self._rows("core_latency")
         if isinstance(rows, Text):
             return rows
-        found = self._core_groups()
-        outlines = [group for level in found.levels[:-1] for group in level.groups]
-        return self._marked(
-            matrix.core_matrix(rows, self.run.host["topology"], groups=outlines or None)
-        )
-
-    def _core_groups(self) -> core_groups.Groups:
         host = self.run.host
-        return core_groups.from_measurements(
-            self.run.measurements, host["topology"], virtual=core_groups.is_virtual(host)
+        found = core_groups.from_measurements(
+            self.run.measurements, host.topology, virtual=core_groups.is_virtual(host)
         )
+        outlines = [group for level in found.levels[:-1] for group in level.groups]
+        return self._marked(matrix.core_matrix(rows, host.topology, groups=outlines or None))
 
     def loaded(self) -> Shown:
         """Draw latency against bandwidth while the injected load grows."""
         rows = self._rows("loaded_latency")
         if isinstance(rows, Text):
             return rows
-        return self._marked(curves.loaded_latency(self.run.measurements))
-
-    def scaling(self, metric: str) -> Shown:
-        """Draw a metric against the number of threads, node by node."""
-        rows = self._rows(metric)
-        if isinstance(rows, Text):
-            return rows
-        local = rows.filter((pl.col("binding") == "local") & (pl.col("role") != "control"))
-        if local["threads"].n_unique() < 2:
-            return Text("This run measured one number of threads: there is no curve to draw.")
-        return self._marked(curves.scaling(local))
+        return self._marked(curves.loaded_latency(worded(self.run.measurements)))
 
     def order(self, metric: str, point: str | None = None) -> Shown:
         """Draw a metric in the order of the trials: drift shows as a slope.
@@ -336,56 +347,43 @@ class View:
     def faults(self) -> Shown:
         """Draw the minor faults of each case beside its share of huge pages."""
         minor, huge = self._rows("minor_faults"), self._rows("huge_share")
-        for rows in (minor, huge):
-            if isinstance(rows, Text):
-                return rows
+        if isinstance(minor, Text):
+            return minor
+        if isinstance(huge, Text):
+            return huge
         return self._marked(placement.faults(minor, huge, list(self.run.cells)))
 
     def levels(self, *cases: str) -> Shown:
         """Draw page cache and free memory over time, in the cases named (all without a name)."""
-        cells = {
-            name: cell
-            for name, cell in self.run.cells.items()
-            if cell["role"] != "control"
-            and (not cases or (cell.get("case") or {}).get("name") in cases)
-        }
+        cells = [
+            cell for cell in self._cells() if not cases or (cell.case and cell.case.name in cases)
+        ]
+        labels = self._labels([cell.id for cell in cells])
         rows = self.run.samples.filter(
-            pl.col("metric").is_in(["page_cache", "free"]) & pl.col("cell").is_in(list(cells))
+            pl.col("metric").is_in(["page_cache", "free"]) & pl.col("cell").is_in(list(labels))
         )
         if rows.is_empty():
             return Text("No trial of these cases lasted long enough for a sample of its memory.")
-        labels = {name: cell["label"] for name, cell in cells.items()}
-        homes = {name: cell["cpu_nodes"] for name, cell in cells.items()}
+        homes = {cell.id: cell.cpu_nodes for cell in cells}
         return self._marked(placement.levels(rows, labels, homes))
 
     def memory_counters(self) -> Text:
         """Return what the kernel's memory management counted, per case."""
-        return Text(results.memory_counters(self.run))
+        return self._table(results.memory_counters(self.run))
 
     def shares(self, *metrics: str) -> Text:
         """Return metrics of the tool per case: median, least and greatest of the blocks."""
-        return Text(results.shares(self.run, *metrics))
-
-    def _rows(self, metric: str, point: str | None = None) -> pl.DataFrame | Text:
-        """A metric's rows, or the words that stand where a picture of nothing would."""
-        rows = self.run.tool_rows(metric, point)
-        if rows["value"].is_not_null().any():
-            return rows
-        reasons = rows["reason"].drop_nulls().unique().sort().to_list()
-        why = f": {'; '.join(reasons)}" if reasons else ""
-        return Text(f"No trial of this run measured {results.title(metric, point or '')}{why}.")
-
-    def _marked(self, figure: style.Picture) -> style.Picture:
-        host = self.run.host
-        return style.emulated(figure, host["emulated_why"]) if host["emulated"] else figure
+        return self._table(results.shares(self.run, *metrics))
 
     def groups(self) -> Text:
         """Return the levels of core groups that the core-to-core latencies show."""
         host = self.run.host
-        if host["emulated"]:
+        if not evidence.real(self.run, "core_latency", "ns"):
             return Text("Emulated host: its latencies say nothing of groups of cores.")
         virtual = core_groups.is_virtual(host)
-        return Text(core_groups.markdown(self.run.measurements, host["topology"], virtual=virtual))
+        return self._table(
+            core_groups.markdown(self.run.measurements, host.topology, virtual=virtual)
+        )
 
     def witness(self) -> Text:
         """Return sysfs beside numactl and lscpu: the same figures read by independent tools."""
@@ -393,30 +391,25 @@ class View:
 
     def counters(self) -> Text:
         """Return what the kernel's and the processor's counters say, per binding."""
-        return Text(results.counters(self.run))
+        return self._table(results.counters(self.run))
 
     def placement(self) -> Text:
         """Return where memory and threads really were, per binding: the proof behind the label."""
-        return Text(results.placement(self.run))
+        return self._table(results.placement(self.run))
 
     def verdict(self) -> Text:
         """Return the verdict on each claim of the experiment, with its figures."""
-        return Text(claims.markdown(self.verdicts()))
+        verdicts = self.verdicts()
+        return self._table(claims.markdown(verdicts) if verdicts else "No claim is tested here.")
 
     def verdicts(self, others: Sequence[runs.Run] = ()) -> list[claims.Verdict]:
         """Return the verdict on each claim of the experiment.
 
         ``others`` are runs beside this one: a claim may need one of the same machine.
         """
-        name = self.run.manifest["experiment"]
-        sides = [
-            claims.Side(other.measurements, other.host, other.plan)
-            for other in others
-            if other.manifest["experiment"] == name and other is not self.run
-        ]
-        return claims.judge_all(
-            self.run.experiment.claims, self.run.measurements, self.run.host, self.run.plan, sides
-        )
+        name = self.run.manifest.experiment
+        alike = [one for one in others if one.manifest.experiment == name and one is not self.run]
+        return claims.judge_all(self.run.experiment.claims, self.run, alike)
 
     def recommendation(self) -> Text:
         """Return which binding to use here, its gain and cost, and the lines to paste; or none."""
@@ -426,167 +419,110 @@ class View:
         """Return how sure the figures are: A/A control, drift, instability, exclusions."""
         return Text(results.confidence(self.run))
 
+    def _cells(self) -> list[Cell]:
+        """The plan's cells without the control."""
+        return [cell for cell in self.run.plan.cells if cell.role != CONTROL]
 
-def _placed(rows: pl.DataFrame, places: dict[str, tuple[str, float]]) -> pl.DataFrame:
-    """The rows of these cells with the columns ``series`` and ``at`` that a curve needs."""
-    table = pl.DataFrame(
-        [(name, *place) for name, place in places.items()],
-        schema={"cell": pl.String, "series": pl.String, "at": pl.Float64},
-        orient="row",
+    def _labels(self, chosen: Sequence[str]) -> dict[str, str]:
+        """The labels of cells, without the control, as a chart may show them."""
+        return {cell.id: escape.line(cell.label) for cell in self._cells() if cell.id in chosen}
+
+    def _rows(self, metric: str, point: str | None = None) -> pl.DataFrame | Text:
+        """A metric's rows, or the words that stand where a picture of nothing would."""
+        rows = self.run.tool_rows(metric, point)
+        if rows["value"].is_not_null().any():
+            return worded(rows)
+        why = "; ".join(map(escape.markdown, evidence.why_missing(rows, metric)))
+        said = f"No trial of this run measured {results.title(metric, point or '')}"
+        return Text(f"{said}: {why}." if why else f"{said}.")
+
+    def _marked(self, picture: style.Picture) -> style.Picture:
+        return style.marked(picture, badge.of(self.run))
+
+    def _table(self, text: str) -> Text:
+        """A table with the badge of the run below it; words without a figure as they are."""
+        return Text(f"{text.rstrip()}\n\n{badge.line([self.run])}" if "|" in text else text)
+
+
+def worded(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return measurement rows for a chart: labels made harmless, ``reason`` as a sentence."""
+    words = {
+        (code, fields): escape.line(evidence.row_reason(code, fields))
+        for code, fields in rows.select("reason", "reason_fields").unique().iter_rows()
+        if code is not None
+    }
+    labels = {one: escape.line(one) for one in rows["label"].unique() if one is not None}
+    reasons = [words.get(one) for one in rows.select("reason", "reason_fields").iter_rows()]
+    return rows.with_columns(
+        label=pl.col("label").replace(labels), reason=pl.Series(reasons, dtype=pl.String)
     )
-    return rows.join(table, on="cell", how="inner", maintain_order="left")
+
+
+def better(run: runs.Run, metric: str) -> str | None:
+    """Return which way a metric is better, as the experiment says; None where it does not."""
+    return run.measures[metric].better if metric in run.measures else None
 
 
 def machine(run: runs.Run) -> str:
-    """Return the host in a line: model, sockets, cores, hardware threads, nodes."""
-    shape = run.host["topology"]
-    parts = [shape["model"] or "processor not named"]
-    for count, one, many in (
-        (shape["packages"], "socket", "sockets"),
-        (shape["cores"], "core", "cores"),
-        (shape["threads"], "hardware thread", "hardware threads"),
-        (len(shape["nodes"]), "NUMA node", "NUMA nodes"),
-    ):
-        if count:
-            parts.append(f"{count} {one if count == 1 else many}")
-    return ", ".join(parts)
+    """Return the host in a line of Markdown: model, sockets, cores, hardware threads, nodes."""
+    host = run.host.topology
+    counts = {
+        "socket": host.packages,
+        "core": host.cores,
+        "hardware thread": host.threads,
+        "NUMA node": len(host.nodes),
+    }
+    model = escape.markdown(host.model or "processor not named")
+    return ", ".join([model, *(units.count(n, noun) for noun, n in counts.items() if n)])
 
 
-def _count(run: runs.Run) -> str:
-    from numalab.agent.trial.journal import read
-
-    grades = [record["grade"] for record in read(run.folder / "journal.ndjson")]
-    said = [f"{grades.count(g)} {g}" for g in ("verified", "unverified", "error") if g in grades]
-    many = "1 trial" if len(grades) == 1 else f"{len(grades)} trials"
-    return many + (f": {', '.join(said)}" if said else "")
-
-
-def _prefix(cell: dict[str, Any]) -> str:
-    """The words before the command; of several instances those of each."""
-    seats = cell.get("instances") or [{"name": "", "numactl": cell["numactl"]}]
-    said = [
-        f"{seat['name']}: ".removeprefix(": ")
-        + (f"`{' '.join(seat['numactl'])}`" if seat["numactl"] else "none")
-        for seat in seats
+def node_rows(run: runs.Run) -> list[dict[str, Any]]:
+    """Return the nodes of a run's host as rows of a table."""
+    return [
+        {
+            "node": node.number,
+            "CPUs": node.cpus or "none",
+            "memory (GiB)": gib(node.memory_bytes),
+            "free (GiB)": gib(node.free_bytes),
+            "page cache (GiB)": gib(node.page_cache_bytes),
+            "distances": " ".join(map(str, node.distances.values())) or "not given",
+        }
+        for node in run.host.topology.nodes
     ]
+
+
+def skipped_lines(run: runs.Run) -> list[str]:
+    """Return one line per reason for which something asked for was not measured."""
+    return plans.skipped_lines(run.plan)
+
+
+def _prefix(cell: Cell) -> str:
+    """The words before the command, as Markdown; of several instances those of each."""
+    each: Sequence[Bound] = cell.instances or (cell,)
+    said = []
+    for one in each:
+        name = f"{escape.markdown(getattr(one, 'name'))}: " if cell.instances else ""
+        said.append(name + (escape.code(" ".join(one.numactl)) if one.numactl else "none"))
     return "; ".join(said)
 
 
-def _policy(cell: dict[str, Any]) -> str:
-    memory = cell["memory"]
-    return f"{memory['policy']} {memory['nodes']}" if memory["nodes"] else memory["policy"]
+def _expects(cell: Cell) -> str:
+    memory = cell.expects.memory
+    if memory.proof != "required":
+        return {"outcome": "recorded", "none": "not asked"}[memory.proof]
+    if memory.rule == "shares":
+        return f"even over {memory.nodes} ± {memory.within_points} points"
+    return f"≥ {memory.at_least or 0:.0%} on {memory.nodes}"
 
 
-def _expects(cell: dict[str, Any]) -> str:
-    memory = cell["expects"]["memory"]
-    if memory["proof"] != "required":
-        return {"outcome": "recorded", "none": "not asked"}[memory["proof"]]
-    if memory["rule"] == "within":
-        return f"≥ {memory['at_least']:.0%} on {memory['nodes']}"
-    return f"even over {memory['nodes']} ± {memory['within_points']} points"
-
-
-def _gib(value: int | None) -> float | None:
+def gib(value: int | None) -> float | None:
+    """Return bytes in GiB; None stays None."""
     return None if value is None else value / 2**30
 
 
 def short(value: Any) -> str:
     """Return a setting's value in at most 80 characters."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         value = [f"{key}: {short(entry)}" for key, entry in value.items()]
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-def execute(folder: Path) -> Path:
-    """Execute an experiment's notebook over a run by papermill; return the executed notebook.
-
-    It goes to ``notebook.ipynb`` in the run directory. Raises Fault when a cell fails, with the
-    cell's own error.
-    """
-    run = runs.load(folder)
-    source = home.root() / "notebooks" / run.experiment.notebook
-    target = folder / "notebook.ipynb"
-    parameters = {
-        "source": from_root(folder),
-        "host": run.manifest["host"],
-        "profile": run.manifest["profile"],
-    }
-    run_notebook(source, target, parameters)
-    return target
-
-
-def from_root(folder: Path) -> str:
-    """A path below the root as the root sees it, so that the notebook works on any machine."""
-    full, root = folder.resolve(), home.root()
-    return full.relative_to(root).as_posix() if full.is_relative_to(root) else str(full)
-
-
-def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None:
-    """Execute any notebook by papermill; an unknown parameter is a Fault (papermill only warns).
-
-    Nothing that differs from one execution to the next stays in the file: no times, no paths.
-    """
-    if not source.is_file():
-        raise Fault(f"there is no notebook {source}", "the experiment's file names it")
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugger's noise on 3.11+
-    import papermill
-
-    known = papermill.inspect_notebook(str(source))
-    unknown = sorted(set(parameters) - set(known))
-    if unknown:
-        raise Fault(
-            f"{source.name} has no parameter {', '.join(unknown)}",
-            f"its parameters are {', '.join(known) or 'none'}",
-        )
-    try:
-        papermill.execute_notebook(
-            str(source),
-            str(target),
-            parameters=parameters,
-            kernel_name="python3",
-            progress_bar=False,
-            cwd=str(home.root()),
-            extra_arguments=["--log-level=ERROR"],  # of the kernel: no remarks on its transport
-        )
-    except papermill.PapermillExecutionError as error:
-        raise Fault(
-            f"{source.name} failed in cell {error.cell_index}: {error.ename}: {error.evalue}",
-            f"the notebook as far as it came: {target}",
-        ) from None
-    finally:
-        if target.is_file():
-            _clean(target)
-
-
-def _clean(path: Path) -> None:
-    """Take out of an executed notebook what only tells when and where it was executed."""
-    import nbformat
-
-    book = nbformat.read(path, as_version=4)
-    book.metadata.pop("papermill", None)
-    book.metadata.language_info = {"name": "python"}
-    for cell in book.cells:
-        for key in ("papermill", "execution", "collapsed"):
-            cell.metadata.pop(key, None)
-    nbformat.write(book, path)
-
-
-def execute_in_place(source: Path, parameters: dict[str, Any]) -> None:
-    """Execute a committed notebook over other parameters, written into its own parameters cell."""
-    import nbformat
-
-    book = nbformat.read(source, as_version=4)
-    cell = next(one for one in book.cells if "parameters" in one.metadata.get("tags", []))
-    for name, value in parameters.items():
-        changed, count = re.subn(
-            rf"^{name} = .*?(  #.*)?$",
-            lambda match, name=name, value=value: f"{name} = {value!r}{match.group(1) or ''}",
-            cell.source,
-            flags=re.MULTILINE,
-        )
-        if count != 1:
-            raise Fault(f"{source.name} has no parameter {name}", "see its parameters cell")
-        cell.source = changed
-    nbformat.write(book, source)
-    run_notebook(source, source, {})

@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from numalab.agent.plan.make import FEWEST_BLOCKS
+from numalab.analysis import judge
+from numalab.analysis.evidence import BLOCKS_NEEDED
 
 from .. import tables
 from . import style
@@ -23,7 +24,7 @@ _BESIDE = 2.2  # inches for the ratios and counts beside the points
 
 @style.styled
 def bindings_figure(
-    summary: pl.DataFrame, ratios: pl.DataFrame, trials: pl.DataFrame
+    summary: pl.DataFrame, ratios: pl.DataFrame, trials: pl.DataFrame, better: Optional[str]
 ) -> style.Picture:
     """Draw one metric under every binding, best on top; up to 40 cells stay legible.
 
@@ -39,8 +40,8 @@ def bindings_figure(
     style.one_quantity(summary)
     unit = trials["unit"][0]
     blocks = trials["block"].n_unique()
-    enough = blocks >= FEWEST_BLOCKS
-    lower_is_better = unit in style.LOWER_IS_BETTER
+    enough = blocks >= BLOCKS_NEEDED
+    lower_is_better = better == "lower"
     rows = _sorted_rows(summary, lower_is_better)
     means = {row["cell"]: row["mean"] for row in rows}
     ratio_of = {row["cell"]: row for row in ratios.iter_rows(named=True)}
@@ -74,18 +75,17 @@ def bindings_figure(
     axes.xaxis.set_major_formatter(style.thousands())
     if axes.get_xlim()[1] >= 10_000:  # numbers this wide would run into each other
         axes.xaxis.set_major_locator(MaxNLocator(5))
-    better = "lower" if lower_is_better else "higher"
     words = tables.plain(metric)
-    axes.set_xlabel(f"{words} ({unit}), {better} is better")
+    axes.set_xlabel(f"{words} ({unit})" + (f", {better} is better" if better else ""))
     if base:
         _ratio_axis(axes, base)
     _ratio_texts(beside, rows, ratio_of, enough)
     remarks = ["the axis does not start at 0"] if axes.get_xlim()[0] > 0 else []
     if not enough:
         remarks.insert(
-            0, f"too few blocks to decide: {blocks} of the {FEWEST_BLOCKS} that are needed"
+            0, f"too few blocks to decide: {blocks} of the {BLOCKS_NEEDED} that are needed"
         )
-    elif any(row["decision"] == "effect" for row in ratio_of.values()):
+    elif any(row["decision"] == judge.DIFFERENT for row in ratio_of.values()):
         remarks.insert(0, "bold: differs from its baseline by more than the A/A control does")
     edge = 0.08 / style.WIDTH
     figure.text(edge, 1 - 0.08 / height, f"{style.words(metric)} under each binding",
@@ -236,7 +236,7 @@ def _ratio_words(
     if not enough or ratio["low"] is None:
         return words, "normal"
     words += f" [{ratio['low']:.{decimals}f}, {ratio['high']:.{decimals}f}]"
-    return words, "bold" if ratio["decision"] == "effect" else "normal"
+    return words, "bold" if ratio["decision"] == judge.DIFFERENT else "normal"
 
 
 def _key(

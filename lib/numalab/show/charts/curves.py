@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from numalab.agent.errors import Fault
-from numalab.analysis import statistics
+from numalab.analysis import evidence
 
 from .. import tables
 from . import style
@@ -34,7 +34,7 @@ def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
         pl.col("metric").is_in(["loaded_latency", "loaded_bandwidth"])
         & (pl.col("role") != "control")
     )
-    summary = statistics.summarise(rows).filter(pl.col("mean").is_not_null())
+    summary = evidence.summarise(rows).filter(pl.col("mean").is_not_null())
     both = summary.filter(pl.col("metric") == "loaded_latency").join(
         summary.filter(pl.col("metric") == "loaded_bandwidth"),
         on=["run", "cell", "tool", "point"],
@@ -81,7 +81,7 @@ def scaling(measurements: pl.DataFrame) -> style.Picture:
     """
     rows = measurements.filter(pl.col("role") != "control")
     metric = style.one_quantity(rows)
-    summary = statistics.summarise(rows).filter(
+    summary = evidence.summarise(rows).filter(
         pl.col("mean").is_not_null() & pl.col("threads").is_not_null()
     )
     series: Dict[str, pl.DataFrame] = {}
@@ -139,7 +139,7 @@ def against(
     measurements: pl.DataFrame,
     *,
     xlabel: str,
-    title: str,
+    ideal: bool = False,
     log: bool = False,
     marks: Sequence[Tuple[float, str]] = (),
 ) -> style.Picture:
@@ -160,7 +160,7 @@ def against(
     unit, blocks = rows["unit"][0], rows["block"].n_unique()
     names = rows["series"].unique(maintain_order=True).to_list()
     at = rows.select("cell", "series", "at").unique(maintain_order=True)
-    summary = statistics.summarise(rows).join(at, on="cell").filter(pl.col("mean").is_not_null())
+    summary = evidence.summarise(rows).join(at, on="cell").filter(pl.col("mean").is_not_null())
     looks = _series_looks(rows, names)
     most = dict(summary.group_by("series").agg(pl.col("mean").max()).iter_rows())
     names = sorted(most, key=lambda name: -most[name])
@@ -197,7 +197,7 @@ def against(
     axes.set_ylim(0, None)
     axes.yaxis.set_major_formatter(style.thousands())
     axes.grid()
-    style.title(figure, title)
+    style.title(figure, f"{style.words(metric)} against the {xlabel}")
     _beside(axes, [Line2D([], [], label=name, **looks[name]) for name in names])
     style.note(figure, _few(blocks))
     return figure
@@ -385,7 +385,7 @@ def run_order(measurements: pl.DataFrame) -> style.Picture:
 
 def _reach(group: pl.DataFrame, suffix: str, blocks: int) -> Any:
     """Lengths of the error bars below and above, or None where too few blocks give any."""
-    if blocks < statistics.BLOCKS_NEEDED or group[f"low{suffix}"].null_count():
+    if blocks < evidence.BLOCKS_NEEDED or group[f"low{suffix}"].null_count():
         return None
     mean = group[f"mean{suffix}"]
     return [(mean - group[f"low{suffix}"]).to_list(), (group[f"high{suffix}"] - mean).to_list()]
@@ -437,7 +437,7 @@ def _beside(axes: Any, handles: Sequence[Line2D]) -> None:
 
 
 def _few(blocks: int) -> str:
-    needed = statistics.BLOCKS_NEEDED
+    needed = evidence.BLOCKS_NEEDED
     if blocks >= needed:
         return f"points are means, bars their 95 % intervals ({blocks} blocks)"
     return f"too few blocks to decide: {blocks} of the {needed} that are needed; no intervals"

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
+from numalab.agent import contract
 from numalab.agent.errors import Fault
 
 from ..tables import number
@@ -99,6 +100,10 @@ def _nested(picture: style.Picture, x: float, y: float, place: int) -> str:
     return re.sub(r'\A<svg ([^>]*?)width="[^"]*" height="[^"]*"', rf"<svg \1{at}", text)
 
 
+def sheet(parts: Sequence[Tuple[str, style.Picture]], remark: str = "") -> Sheet:
+    return Sheet(parts, remark)
+
+
 @dataclass(frozen=True)
 class Panel:
     """One host's square of numbers; ``cells`` by (row, column), None where a trial failed.
@@ -111,14 +116,14 @@ class Panel:
     remark: str = ""
 
 
-def distance_panel(host: str, topology: Mapping[str, Any], remark: str = "") -> Panel:
+def distance_panel(host: str, topology: contract.Host, remark: str = "") -> Panel:
     """Return a host's SLIT distances (ACPI 6.5, section 5.2.17) as a panel."""
     return Panel(
         host,
         {
-            (node["node"], int(other)): float(distance)
-            for node in topology["nodes"]
-            for other, distance in node["distances"].items()
+            (node.number, other): float(distance)
+            for node in topology.nodes
+            for other, distance in node.distances.items()
         },
         remark,
     )
@@ -132,7 +137,7 @@ def pair_panel(host: str, frame: pl.DataFrame, remark: str = "") -> Panel:
 
 @style.styled
 def matrices(
-    panels: Sequence[Panel], title: str, unit: str, rows: str, columns: str
+    panels: Sequence[Panel], title: str, unit: str, better: Optional[str], rows: str, columns: str
 ) -> style.Picture:
     """Draw one matrix per host, all of the same size, each on a colour scale of its own.
 
@@ -159,7 +164,7 @@ def matrices(
         axes = figure.add_axes(
             (left / style.WIDTH, bottom / height, side / style.WIDTH, side / height)
         )
-        _matrix(axes, panel, unit, side, wide)
+        _matrix(axes, panel, unit, better, side, wide)
         axes.set_ylabel(rows, fontsize=style.TINY)
         axes.set_xlabel(columns, fontsize=style.TINY)
     return figure
@@ -169,7 +174,7 @@ def _count(panel: Panel) -> int:
     return max(len({pair[end] for pair in panel.cells}) for end in (0, 1))
 
 
-def _matrix(axes: Axes, panel: Panel, unit: str, side: float, wide: float) -> None:
+def _matrix(axes: Axes, panel: Panel, unit: str, better: Optional[str], side: float, wide: float) -> None:
     rows = sorted({row for row, _ in panel.cells})
     columns = sorted({column for _, column in panel.cells})
     grid = np.full((len(rows), len(columns)), np.nan)
@@ -178,7 +183,7 @@ def _matrix(axes: Axes, panel: Panel, unit: str, side: float, wide: float) -> No
             grid[rows.index(row), columns.index(column)] = value
     known = [float(value) for value in grid[np.isfinite(grid)]]
     low, high = matrix.scale_ends(known)
-    colours = matrix.colour_scale(lower_is_better=not unit or unit in style.LOWER_IS_BETTER)
+    colours = matrix.colour_scale(lower_is_better=better == "lower")
     image = axes.imshow(grid, cmap=colours, vmin=low, vmax=high, aspect="auto",
                         interpolation="nearest")  # fmt: skip
     cell = side / len(columns)
@@ -237,7 +242,7 @@ def mark(picture: style.Picture) -> None:
 
 @style.styled
 def cases(
-    frame: pl.DataFrame, title: str, hosts: Sequence[str], emulated: Sequence[str] = ()
+    frame: pl.DataFrame, title: str, hosts: Mapping[str, str]
 ) -> style.Picture:
     """Draw a share for every case (rows) and host (columns): the number, and its bar.
 
@@ -261,8 +266,8 @@ def cases(
         )  # fmt: skip
         _bars(axes, frame.filter(pl.col("host") == host), names)
         _fitted(axes, (0, 1 + 0.04), host, style.BASE, wide - 0.1, fontweight="bold")
-        if host in emulated:
-            axes.text(1, 1 + 0.2 / (row * len(names)), EMULATED, transform=axes.transAxes,
+        if hosts[host] != "measured":
+            axes.text(1, 1 + 0.2 / (row * len(names)), hosts[host], transform=axes.transAxes,
                       ha="right", va="bottom", fontsize=style.TINY,
                       color=style.VERMILLION)  # fmt: skip
         axes.set_yticks(range(len(names)), names if place == 0 else [])

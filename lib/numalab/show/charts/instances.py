@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.lines import Line2D
 
 from numalab.agent.errors import Fault
-from numalab.analysis import statistics
+from numalab.analysis import evidence
 
 from . import style
 
@@ -47,7 +47,7 @@ def instances(
     height = top + bottom + _ROW * (end + 0.5)
     figure = style.Picture(figsize=(style.WIDTH, height))
     wide = (style.WIDTH - left - 0.15 - gap * (len(shown) - 1)) / len(shown)
-    summary = statistics.summarise(rows)
+    summary = evidence.summarise(rows)
     for column, metric in enumerate(shown):
         axes = figure.add_axes(
             ((left + column * (wide + gap)) / style.WIDTH, bottom / height, wide / style.WIDTH,
@@ -66,7 +66,7 @@ def instances(
     edge = 0.08 / style.WIDTH
     figure.text(edge, 1 - 0.08 / height, "The instances compared", fontsize=style.TITLE,
                 fontweight="bold", va="top")  # fmt: skip
-    needed = statistics.BLOCKS_NEEDED
+    needed = evidence.BLOCKS_NEEDED
     words = "faint: every trial; strong: the mean"
     words += (
         f" with its 95 % interval ({blocks} blocks)" if blocks >= needed
@@ -111,7 +111,7 @@ def _panel(
                      gid="trials")  # fmt: skip
         for row in means.filter(here).iter_rows(named=True):
             error = None
-            if blocks >= statistics.BLOCKS_NEEDED and row["low"] is not None:
+            if blocks >= evidence.BLOCKS_NEEDED and row["low"] is not None:
                 error = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
             axes.errorbar([row["mean"]], [place], xerr=error, fmt="o", color=colour, markersize=5,
                           markeredgecolor="white", markeredgewidth=0.5, elinewidth=1.4, capsize=2,

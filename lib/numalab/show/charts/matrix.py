@@ -18,6 +18,7 @@ from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.patches import Rectangle
 
 from numalab.agent import cpulist
+from numalab.agent.contract import Host
 from numalab.agent.errors import Fault
 
 from ..tables import number
@@ -30,7 +31,7 @@ _MOST_REASONS = 6
 
 
 @style.styled
-def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style.Picture:
+def node_matrix(frame: pl.DataFrame, title: str, better: Optional[str]) -> style.Picture:
     """Draw a quantity for every pair of CPU node (rows) and memory node (columns).
 
     ``frame`` holds measurement rows of one metric and point: ``cpu_nodes`` and ``memory_nodes``
@@ -41,6 +42,7 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
     when the frame mixes metrics, points or units, or has no pair at all.
     """
     style.one_quantity(frame)
+    value, unit = "value", frame["unit"][0]
     cells = pair_cells(frame, value)
     if not cells:
         raise Fault(
@@ -59,7 +61,7 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
         }
     )
     known = [cell[0] for cell in cells.values() if cell[0] is not None]
-    lower_is_better = unit in style.LOWER_IS_BETTER
+    lower_is_better = better == "lower"
     digits = 4 if many <= 4 else 3
     codes: Dict[Tuple[str, str], str] = {}
     side = min(0.72, (style.WIDTH - 1.5) / many)
@@ -87,7 +89,7 @@ def node_matrix(frame: pl.DataFrame, value: str, unit: str, title: str) -> style
                         for i in range(len(rows))]),
         fmt="", annot_kws={"fontsize": size}, yticklabels=[str(row) for row in rows],
         xticklabels=[str(column) for column in columns],
-        cbar_kws={"label": f"{unit} (darker is worse)", "fraction": 0.06, "pad": 0.03},
+        cbar_kws={"label": f"{unit} (darker is {'worse' if better else 'less'})", "fraction": 0.06, "pad": 0.03},
     )  # fmt: skip
     axes.set(xlabel="memory on node", ylabel="CPUs on node")
     axes.tick_params(length=0, rotation=0)
@@ -177,7 +179,7 @@ def _reasons(codes: Mapping[Tuple[str, str], str], width: float) -> List[str]:
 @style.styled
 def core_matrix(
     frame: pl.DataFrame,
-    topology: Optional[Mapping[str, Any]] = None,
+    topology: Optional[Host] = None,
     groups: Optional[Sequence[Union[str, Sequence[int]]]] = None,
     title: str = "Core-to-core latency",
 ) -> style.Picture:
@@ -255,17 +257,17 @@ def _graded(frame: pl.DataFrame) -> List[str]:
 
 
 def _order(
-    cpus: List[int], topology: Optional[Mapping[str, Any]]
+    cpus: List[int], topology: Optional[Host]
 ) -> Tuple[List[int], List[Tuple[str, int, int, bool]], str]:
     """CPUs in drawing order; segments (name, first, end, starts a package); what they are."""
     if topology is None:
         return cpus, [], "CPU"
-    places = {cpu["cpu"]: cpu for cpu in topology["cpus"]}
+    places = topology.cpu
 
     def key(number: int) -> Tuple[int, ...]:
-        cpu = places.get(number, {})
-        levels = [cpu.get(name) for name in ("package", "node", "l3")]
-        core = cpulist.parse(cpu.get("siblings") or str(number))[0]
+        cpu = places.get(number)
+        levels = [cpu.package, cpu.node, cpu.l3] if cpu else [None] * 3
+        core = cpulist.parse(cpu.siblings if cpu and cpu.siblings else str(number))[0]
         return (*(-1 if level is None else level for level in levels), core, number)
 
     order = sorted(cpus, key=key)

@@ -10,7 +10,7 @@ import polars as pl
 from matplotlib.lines import Line2D
 
 from numalab.agent.errors import Fault
-from numalab.analysis import statistics
+from numalab.analysis import evidence
 
 from . import style
 
@@ -113,7 +113,7 @@ def beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) -> style.
 def _ours(rows: pl.DataFrame, metric: str) -> List[_Machine]:
     rows = rows.filter((pl.col("metric") == metric) & ~pl.col("cell").str.contains("/"))
     versions = dict(rows.select("tool", "tool_version").iter_rows())
-    summary = statistics.summarise(rows).filter(pl.col("mean").is_not_null())
+    summary = evidence.summarise(rows).filter(pl.col("mean").is_not_null())
     machines: Dict[Tuple[str, str], _Machine] = {}
     for row in summary.iter_rows(named=True):
         family = style.family(row["cell"])

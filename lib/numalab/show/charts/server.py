@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from numalab.agent import cpulist
 from numalab.agent.errors import Fault
-from numalab.analysis import statistics
+from numalab.analysis import evidence
 
 from . import style
 
@@ -102,7 +102,7 @@ def server_beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) ->
 def _ours(rows: pl.DataFrame) -> List[_Machine]:
     rows = rows.filter(pl.col("role") != "control")
     versions = dict(rows.select("tool", "tool_version").iter_rows())
-    summary = statistics.summarise(rows).filter(pl.col("mean").is_not_null())
+    summary = evidence.summarise(rows).filter(pl.col("mean").is_not_null())
     ipc = {
         (row["run"], row["cell"]): row["mean"]
         for row in summary.filter(pl.col("metric") == "ipc").iter_rows(named=True)
@@ -122,7 +122,7 @@ def _ours(rows: pl.DataFrame) -> List[_Machine]:
             _Machine(f"{row['host']} (this study)", versions.get(row["tool"]) or row["tool"], [],
                      True),
         )  # fmt: skip
-        enough = row["n"] >= statistics.BLOCKS_NEEDED
+        enough = row["n"] >= evidence.BLOCKS_NEEDED
         machine.results.append(
             _Result(
                 f"{style.fitted(row['label'] or row['cell'], style.SMALL, 1.35)}: {count}",

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from numalab.agent import cpulist
+from numalab.agent.contract import Cpu, Host, Node
 
 from . import style
 
@@ -32,7 +33,7 @@ class _Group:
     """Cores of one node that share an L3 (all of the node's cores where no L3 is described)."""
 
     label: str
-    cores: List[List[Mapping[str, Any]]]
+    cores: List[List[Cpu]]
     lines: List[str] = field(default_factory=list)  # instead of the cores, when they are too many
     columns: int = 1
     core_width: float = 0.0
@@ -45,14 +46,14 @@ class _Group:
 class _Card:
     """One node's box: its groups, in rows, and its devices."""
 
-    node: Mapping[str, Any]
+    node: Node
     rows: List[List[_Group]]
     devices: List[str]
     height: float
 
 
 @style.styled
-def topology_figure(topology: Mapping[str, Any]) -> style.Picture:
+def topology_figure(topology: Host) -> style.Picture:
     """Draw what ``agent.topology.read`` found: a picture 16 cm wide, as high as it needs.
 
     Packages are boxes; in them nodes, with memory in GiB (a bar, all to one scale: used, page
@@ -60,13 +61,13 @@ def topology_figure(topology: Mapping[str, Any]) -> style.Picture:
     the cores with the numbers of their hardware threads. Offline CPUs and what the cpuset
     forbids are hatched. SLIT distances stand below (10 is local; ACPI 6.5, section 5.2.17).
     """
-    nodes = list(topology["nodes"])
+    nodes = list(topology.nodes)
     bands = _bands(topology)
     columns = _columns(bands)
     inner = style.WIDTH - 2 * _MARGIN
     rows = _band_rows(bands, columns)
     detailed = _core_count(topology) <= MOST_CORES
-    merged = len({(cpu["node"], cpu["l3"]) for cpu in topology["cpus"]}) > MOST_GROUPS
+    merged = len({(cpu.node, cpu.l3) for cpu in topology.cpus}) > MOST_GROUPS
 
     placed: List[Tuple[float, List[Tuple[str, int, List[List[_Card]]]]]] = []
     for row in rows:
@@ -93,10 +94,10 @@ def topology_figure(topology: Mapping[str, Any]) -> style.Picture:
     axes.set(xlim=(0, style.WIDTH), ylim=(total, 0))
     axes.set_axis_off()
 
-    _text(axes, _MARGIN, 0.14, topology.get("model") or "processor model unknown", style.TITLE,
+    _text(axes, _MARGIN, 0.14, topology.model or "processor model unknown", style.TITLE,
           weight="bold", room=inner)  # fmt: skip
     _text(axes, _MARGIN, 0.31, _counts(topology), style.SMALL, color=style.FAINT, room=inner)
-    largest = max((node["memory_bytes"] or 0 for node in nodes), default=0)
+    largest = max((node.memory_bytes or 0 for node in nodes), default=0)
     y = header
     for (card_width, made), height in zip(placed, heights):
         x = _MARGIN
@@ -119,22 +120,22 @@ def topology_figure(topology: Mapping[str, Any]) -> style.Picture:
     return figure
 
 
-def _bands(topology: Mapping[str, Any]) -> List[Tuple[str, List[Mapping[str, Any]]]]:
+def _bands(topology: Host) -> List[Tuple[str, List[Node]]]:
     """Nodes by the packages that their CPUs are in; nodes without CPUs come last."""
-    packages: Dict[int, set] = {node["node"]: set() for node in topology["nodes"]}
-    for cpu in topology["cpus"]:
-        if cpu["node"] in packages and cpu["package"] is not None:
-            packages[cpu["node"]].add(cpu["package"])
-    bands: Dict[Tuple[int, ...], List[Mapping[str, Any]]] = {}
-    for node in topology["nodes"]:
-        bands.setdefault(tuple(sorted(packages[node["node"]])), []).append(node)
+    packages: Dict[int, set] = {node.number: set() for node in topology.nodes}
+    for cpu in topology.cpus:
+        if cpu.node in packages and cpu.package is not None:
+            packages[cpu.node].add(cpu.package)
+    bands: Dict[Tuple[int, ...], List[Node]] = {}
+    for node in topology.nodes:
+        bands.setdefault(tuple(sorted(packages[node.number])), []).append(node)
     named = []
     for key in sorted(bands, key=lambda key: (not key, key)):
         if len(key) > 1:
             label = "packages " + " + ".join(map(str, key)) + " in one node"
         elif key:
             label = f"package {key[0]}"
-        elif any(node["cpus"] for node in bands[key]):
+        elif any(node.cpus for node in bands[key]):
             label = "package unknown"
         else:
             label = "memory without CPUs"
@@ -166,21 +167,21 @@ def _band_rows(
     return rows
 
 
-def _core_key(cpu: Mapping[str, Any]) -> Any:
-    return cpu["siblings"] or (cpu["package"], cpu["die"], cpu["core"], cpu["cpu"])
+def _core_key(cpu: Cpu) -> Any:
+    return cpu.siblings or (cpu.package, cpu.die, cpu.core, cpu.number)
 
 
-def _core_count(topology: Mapping[str, Any]) -> int:
-    return topology.get("cores") or len({_core_key(cpu) for cpu in topology["cpus"]})
+def _core_count(topology: Host) -> int:
+    return topology.cores or len({_core_key(cpu) for cpu in topology.cpus})
 
 
 def _card(
-    node: Mapping[str, Any], topology: Mapping[str, Any], width: float, detailed: bool,
+    node: Node, topology: Host, width: float, detailed: bool,
     merged: bool,
 ) -> _Card:  # fmt: skip
     room = width - 2 * _PAD
     groups = _groups(node, topology, detailed, merged)
-    widths = [style.text_width(str(cpu["cpu"]), style.SMALL) for cpu in topology["cpus"]]
+    widths = [style.text_width(str(cpu.number), style.SMALL) for cpu in topology.cpus]
     for group in groups:
         _measure(group, room - 2 * _PAD, max(0.2, max(widths, default=0) + 0.08))
     for group in groups:  # boxes of one width stand in columns
@@ -193,29 +194,29 @@ def _card(
             left = room
         rows[-1].append(group)
         left -= group.width + _PAD
-    devices = _devices(node["node"], topology, width - 2 * _PAD)
+    devices = _devices(node.number, topology, width - 2 * _PAD)
     height = 0.46 + sum(max(g.height for g in row) + _PAD for row in rows)
     height += (_LINE + _PAD if not rows else 0) + _LINE * len(devices)
     return _Card(node, rows, devices, height)
 
 
 def _groups(
-    node: Mapping[str, Any], topology: Mapping[str, Any], detailed: bool, merged: bool
+    node: Node, topology: Host, detailed: bool, merged: bool
 ) -> List[_Group]:
-    mine = [cpu for cpu in topology["cpus"] if cpu["node"] == node["node"]]
-    several = len({cpu["package"] for cpu in mine}) > 1
-    by_group: Dict[Any, Dict[Any, List[Mapping[str, Any]]]] = {}
+    mine = [cpu for cpu in topology.cpus if cpu.node == node.number]
+    several = len({cpu.package for cpu in mine}) > 1
+    by_group: Dict[Any, Dict[Any, List[Cpu]]] = {}
     for cpu in mine:
-        cores = by_group.setdefault((cpu["package"] if several else None, cpu["l3"]), {})
+        cores = by_group.setdefault((cpu.package if several else None, cpu.l3), {})
         cores.setdefault(_core_key(cpu), []).append(cpu)
     groups = []
     for (package, l3), cores in by_group.items():
         label = "no shared L3 known"
         if l3 is not None:
-            cache = topology["caches"][l3]
-            size = cache["size_bytes"]
+            cache = topology.caches[l3]
+            size = cache.size_bytes
             label = "L3" + (f" {size / 2**20:.4g} MiB" if size else ", size unknown")
-            outside = set(cpulist.parse(cache["cpus"])) - {cpu["cpu"] for cpu in mine}
+            outside = set(cpulist.parse(cache.cpus)) - {cpu.number for cpu in mine}
             if outside:
                 label += ", shared with other nodes"
         if package is not None:
@@ -229,16 +230,16 @@ def _groups(
         detailed = False
     if not detailed:
         for group in groups:
-            cpus = [cpu["cpu"] for core in group.cores for cpu in core]
+            cpus = [cpu.number for core in group.cores for cpu in core]
             count = f"{len(group.cores)} core" + ("s" if len(group.cores) > 1 else "")
             if len(cpus) > len(group.cores):
                 count += f", {len(cpus)} threads"
             group.lines = [count, *_wrapped_list("CPUs ", cpus)]
             closed = [
-                cpu["cpu"]
+                cpu.number
                 for core in group.cores
                 for cpu in core
-                if not (cpu["online"] and cpu["allowed"])
+                if not (cpu.online and cpu.allowed)
             ]
             if closed:
                 group.lines += _wrapped_list("not usable: ", closed)
@@ -270,13 +271,13 @@ def _measure(group: _Group, room: float, core_width: float) -> None:
     group.height = 0.17 + lines * (group.core_height + 0.03) + 0.03
 
 
-def _devices(node: Optional[int], topology: Mapping[str, Any], room: float) -> List[str]:
+def _devices(node: Optional[int], topology: Host, room: float) -> List[str]:
     """The PCI devices of a node in lines that fit, by kind: "net: eth0, eth1"."""
     kinds: Dict[str, List[str]] = {}
-    for device in topology["pci"]:
-        if device["node"] == node and (device["names"] or device["kind"] in _KINDS):
-            names = device["names"] or [device["address"]]
-            kinds.setdefault(_KINDS.get(device["kind"], "other"), []).extend(names)
+    for device in topology.pci:
+        if device.node == node and (device.names or device.kind in _KINDS):
+            names = device.names or [device.address]
+            kinds.setdefault(_KINDS.get(device.kind, "other"), []).extend(names)
     lines: List[str] = []
     for kind in (*_KINDS.values(), "other"):
         names = kinds.get(kind, [])
@@ -293,12 +294,12 @@ def _devices(node: Optional[int], topology: Mapping[str, Any], room: float) -> L
 
 def _draw_card(
     axes: Axes, card: _Card, x: float, y: float, width: float, height: float,
-    topology: Mapping[str, Any], largest: int,
+    topology: Host, largest: int,
 ) -> None:  # fmt: skip
     node = card.node
     _box(axes, x, y, width, height, face="white", edge=style.INK)
-    _text(axes, x + _PAD, y + 0.11, f"node {node['node']}", style.BASE, weight="bold")
-    memory = node["memory_bytes"]
+    _text(axes, x + _PAD, y + 0.11, f"node {node.number}", style.BASE, weight="bold")
+    memory = node.memory_bytes
     size = "memory unknown" if memory is None else f"{_gib(memory)} GiB" if memory else "no memory"
     _text(axes, x + width - _PAD, y + 0.11, size, style.SMALL, align="right")
     _memory_bar(axes, node, topology, x + _PAD, y + 0.21, width - 2 * _PAD, largest)
@@ -318,20 +319,20 @@ def _draw_card(
 
 
 def _memory_bar(
-    axes: Axes, node: Mapping[str, Any], topology: Mapping[str, Any],
+    axes: Axes, node: Node, topology: Host,
     x: float, y: float, width: float, largest: int,
 ) -> None:  # fmt: skip
-    memory = node["memory_bytes"]
+    memory = node.memory_bytes
     if not memory:
         return
     length = width * memory / largest
-    free, cache = node["free_bytes"], node["page_cache_bytes"]
+    free, cache = node.free_bytes, node.page_cache_bytes
     word = "free"
-    holders = [other for other in topology["nodes"] if other["memory_bytes"] != 0]
-    if len(holders) == 1 and topology.get("available_bytes") is not None:
+    holders = [other for other in topology.nodes if other.memory_bytes != 0]
+    if len(holders) == 1 and topology.available_bytes is not None:
         # One node holds it all: MemAvailable is the better word (it counts what can be dropped).
         word, cache = "available", None
-        free = min(memory, topology["available_bytes"])
+        free = min(memory, topology.available_bytes)
     parts = [] if free is None else [(memory - free - (cache or 0), style.BLUE), (cache, style.SKY)]
     at = x
     for amount, colour in parts:
@@ -339,7 +340,7 @@ def _memory_bar(
         axes.add_patch(Rectangle((at, y), step, 0.08, facecolor=colour, edgecolor="none"))
         at += step
     edge = Rectangle((x, y), length, 0.08, facecolor="none", edgecolor=style.INK, linewidth=0.6)
-    if not node["allowed_memory"]:
+    if not node.allowed_memory:
         edge.set(hatch=_FORBIDDEN)
     axes.add_patch(edge)
     words = [f"{word} {_gib(free)}" if free is not None else "free unknown"]
@@ -347,7 +348,7 @@ def _memory_bar(
         words.append(f"page cache {_gib(cache)}")
     words[-1] += " GiB" if words[-1][-1].isdigit() else ""
     low = free is not None and free < LOW_FREE * memory
-    if not node["allowed_memory"]:
+    if not node.allowed_memory:
         words = ["not allowed here"]
     _text(axes, x, y + 0.15, ", ".join(words), style.TINY, room=width,
           color=style.VERMILLION if low else style.FAINT,
@@ -370,27 +371,27 @@ def _draw_group(axes: Axes, group: _Group, x: float, y: float) -> None:
             Rectangle((cx, cy), group.core_width, group.core_height, facecolor="white",
                       edgecolor=style.FAINT, linewidth=0.5)
         )  # fmt: skip
-        for place, cpu in enumerate(sorted(core, key=lambda cpu: (cpu["thread"], cpu["cpu"]))):
+        for place, cpu in enumerate(sorted(core, key=lambda cpu: (cpu.thread, cpu.number))):
             ty = cy + 0.03 + 0.12 * place
-            closed = not (cpu["online"] and cpu["allowed"])
+            closed = not (cpu.online and cpu.allowed)
             if closed:
                 axes.add_patch(
                     Rectangle((cx, ty), group.core_width, 0.12, facecolor=style.PALE, linewidth=0,
-                              hatch=_FORBIDDEN if cpu["online"] else _OFFLINE)
+                              hatch=_FORBIDDEN if cpu.online else _OFFLINE)
                 )  # fmt: skip
             drawn = _text(
-                axes, cx + group.core_width / 2, ty + 0.06, str(cpu["cpu"]), style.SMALL,
+                axes, cx + group.core_width / 2, ty + 0.06, str(cpu.number), style.SMALL,
                 align="center", color=style.FAINT if closed or place else style.INK,
             )  # fmt: skip
             if closed:
                 style.halo(drawn)
 
 
-def _cell_size(topology: Mapping[str, Any]) -> float:
-    return 0.27 if len(topology["nodes"]) <= 8 else 0.19
+def _cell_size(topology: Host) -> float:
+    return 0.27 if len(topology.nodes) <= 8 else 0.19
 
 
-def _remarks(topology: Mapping[str, Any], room: float) -> List[str]:
+def _remarks(topology: Host, room: float) -> List[str]:
     lines = []
     away = _devices(None, topology, room)
     if away:
@@ -398,31 +399,31 @@ def _remarks(topology: Mapping[str, Any], room: float) -> List[str]:
     return lines
 
 
-def _footer_height(topology: Mapping[str, Any]) -> float:
-    matrix = 0.42 + _cell_size(topology) * len(topology["nodes"])
-    if len(topology["nodes"]) < 2:
+def _footer_height(topology: Host) -> float:
+    matrix = 0.42 + _cell_size(topology) * len(topology.nodes)
+    if len(topology.nodes) < 2:
         matrix = 0.3
     legend = 0.2 + 0.17 * len(_legend(topology)) + _LINE * len(_remarks(topology, 2.4))
     return max(matrix, legend) + 0.04
 
 
-def _legend(topology: Mapping[str, Any]) -> List[Tuple[str, Dict[str, Any]]]:
+def _legend(topology: Host) -> List[Tuple[str, Dict[str, Any]]]:
     """The entries of the key: text, and how its patch is drawn."""
     entries: List[Tuple[str, Dict[str, Any]]] = []
-    if any(node["memory_bytes"] for node in topology["nodes"]):
+    if any(node.memory_bytes for node in topology.nodes):
         entries.append(("memory in use", {"facecolor": style.BLUE}))
-        holders = [node for node in topology["nodes"] if node["memory_bytes"] != 0]
-        if len(holders) > 1 or topology.get("available_bytes") is None:
+        holders = [node for node in topology.nodes if node.memory_bytes != 0]
+        if len(holders) > 1 or topology.available_bytes is None:
             entries.append(("page cache", {"facecolor": style.SKY}))
             entries.append(("free", {"facecolor": "white"}))
         else:
             entries.append(("available", {"facecolor": "white"}))
-    offline = [cpu for cpu in topology["cpus"] if not cpu["online"]]
+    offline = [cpu for cpu in topology.cpus if not cpu.online]
     if offline:
-        cpus = cpulist.format(cpu["cpu"] for cpu in offline)
+        cpus = cpulist.format(cpu.number for cpu in offline)
         entries.append((f"offline: CPUs {cpus}", {"facecolor": style.PALE, "hatch": _OFFLINE}))
-    if any(cpu["online"] and not cpu["allowed"] for cpu in topology["cpus"]) or any(
-        not node["allowed_memory"] for node in topology["nodes"]
+    if any(cpu.online and not cpu.allowed for cpu in topology.cpus) or any(
+        not node.allowed_memory for node in topology.nodes
     ):
         entries.append(
             ("not allowed in this cpuset", {"facecolor": style.PALE, "hatch": _FORBIDDEN})
@@ -430,25 +431,25 @@ def _legend(topology: Mapping[str, Any]) -> List[Tuple[str, Dict[str, Any]]]:
     return entries
 
 
-def _draw_footer(axes: Axes, topology: Mapping[str, Any], y: float) -> None:
-    nodes = topology["nodes"]
+def _draw_footer(axes: Axes, topology: Host, y: float) -> None:
+    nodes = topology.nodes
     cell = _cell_size(topology)
     size = style.SMALL if cell > 0.22 else style.TINY
     heading = "SLIT distance, node to node (10 = local)"
     if len(nodes) < 2:
         heading, nodes = "one node: no distance to another", []
     _text(axes, _MARGIN, y + 0.06, heading, style.SMALL, weight="bold")
-    known = [int(value) for node in nodes for value in node["distances"].values()]
+    known = [int(value) for node in nodes for value in node.distances.values()]
     low, high = 10, max([*known, 20])
     left, top = _MARGIN + 0.32, y + 0.32
     for column, node in enumerate(nodes):
-        _text(axes, left + cell * (column + 0.5), top - 0.08, str(node["node"]), size,
+        _text(axes, left + cell * (column + 0.5), top - 0.08, str(node.number), size,
               align="center", weight="bold")  # fmt: skip
     for row, node in enumerate(nodes):
-        _text(axes, left - 0.06, top + cell * (row + 0.5), str(node["node"]), size, align="right",
+        _text(axes, left - 0.06, top + cell * (row + 0.5), str(node.number), size, align="right",
               weight="bold")  # fmt: skip
         for column, other in enumerate(nodes):
-            value = node["distances"].get(str(other["node"]))
+            value = node.distances.get(other.number)
             colour: Any = style.PALE
             if value is not None:
                 colour = matplotlib.colormaps["Greys"](0.55 * (value - low) / (high - low))
@@ -472,7 +473,7 @@ def _draw_footer(axes: Axes, topology: Mapping[str, Any], y: float) -> None:
         at += _LINE
 
 
-def _counts(topology: Mapping[str, Any]) -> str:
+def _counts(topology: Host) -> str:
     words = []
     for key, one, many in (
         ("packages", "package", "packages"),
@@ -480,14 +481,14 @@ def _counts(topology: Mapping[str, Any]) -> str:
         ("cores", "core", "cores"),
         ("threads", "hardware thread", "hardware threads"),
     ):
-        count = len(topology["nodes"]) if key == "nodes" else topology.get(key)
+        count = len(topology.nodes) if key == "nodes" else getattr(topology, key)
         if count is not None:
             words.append(f"{count} {one if count == 1 else many}")
-    known = [node["memory_bytes"] for node in topology["nodes"]]
+    known = [node.memory_bytes for node in topology.nodes]
     if known and None not in known:
         words.append(f"{_gib(sum(known))} GiB of memory")
-    if topology.get("arch"):
-        words.append(topology["arch"])
+    if topology.arch:
+        words.append(topology.arch)
     return " · ".join(words)
 
 

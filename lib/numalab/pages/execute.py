@@ -1,0 +1,128 @@
+"""Execution of notebooks by papermill: nothing else executes one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from numalab import home, runs
+from numalab.agent.errors import Fault
+
+GENERIC = Path(__file__).with_name("run.ipynb")
+"""Shows a run of an experiment that this checkout does not have."""
+
+EXECUTED = "notebook.ipynb"
+
+
+def execute(folder: Path, notebook: Path | None = None) -> Path:
+    """Execute the notebook that shows a run; return the executed one, in the run directory.
+
+    ``notebook`` is the one that a trusted experiment file names; without it, it is the checkout's
+    own of that experiment, else the generic one: never one that the run directory names. Raises
+    Fault when a cell fails, with the cell's own error.
+    """
+    run = runs.load(folder)
+    if notebook is None:
+        notebook = home.root() / "notebooks" / run.notebook if run.notebook else GENERIC
+    target = folder / EXECUTED
+    run_notebook(notebook, target, {"source": from_root(folder)})
+    memo = _memo(target)
+    memo.parent.mkdir(parents=True, exist_ok=True)
+    memo.write_text(f"{folder}\n", encoding="utf-8")
+    return target
+
+
+def executed(run: runs.Run) -> Path:
+    """Return a run's executed notebook: the one in its folder only if this checkout made it.
+
+    One that came with a stranger's run may hold anything; it is made anew.
+    """
+    found = run.folder / EXECUTED
+    if found.is_file() and _memo(found).exists():
+        return found
+    return execute(run.folder)
+
+
+def _memo(notebook: Path) -> Path:
+    """The file that says, outside of a run directory, that a notebook was executed here."""
+    digest = hashlib.sha256(notebook.read_bytes()).hexdigest()
+    return home.root() / "build" / "executed" / digest[:32]
+
+
+def from_root(folder: Path) -> str:
+    """Return a path below the root as seen from there, so that it holds on any machine."""
+    full, root = folder.resolve(), home.root()
+    return full.relative_to(root).as_posix() if full.is_relative_to(root) else str(full)
+
+
+def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None:
+    """Execute any notebook by papermill; an unknown parameter is a Fault (papermill only warns).
+
+    Nothing that differs from one execution to the next stays in the file: no times, no paths.
+    """
+    if not source.is_file():
+        raise Fault(f"there is no notebook {source}", "the experiment's file names it")
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugger's noise on 3.11+
+    import papermill
+
+    known = papermill.inspect_notebook(str(source))
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        raise Fault(
+            f"{source.name} has no parameter {', '.join(unknown)}",
+            f"its parameters are {', '.join(known) or 'none'}",
+        )
+    try:
+        papermill.execute_notebook(
+            str(source),
+            str(target),
+            parameters=parameters,
+            kernel_name="python3",
+            progress_bar=False,
+            cwd=str(home.root()),
+            extra_arguments=["--log-level=ERROR"],  # of the kernel: no remarks on its transport
+        )
+    except papermill.PapermillExecutionError as error:
+        raise Fault(
+            f"{source.name} failed in cell {error.cell_index}: {error.ename}: {error.evalue}",
+            f"the notebook as far as it came: {target}",
+        ) from None
+    finally:
+        if target.is_file():
+            _clean(target)
+
+
+def _clean(path: Path) -> None:
+    """Take out of an executed notebook what only tells when and where it was executed."""
+    import nbformat
+
+    book = nbformat.read(path, as_version=4)
+    book.metadata.pop("papermill", None)
+    book.metadata.language_info = {"name": "python"}
+    for cell in book.cells:
+        for key in ("papermill", "execution", "collapsed"):
+            cell.metadata.pop(key, None)
+    nbformat.write(book, path)
+
+
+def in_place(source: Path, parameters: dict[str, Any]) -> None:
+    """Execute a committed notebook over other parameters, written into its own parameters cell."""
+    import nbformat
+
+    book = nbformat.read(source, as_version=4)
+    cell = next(one for one in book.cells if "parameters" in one.metadata.get("tags", []))
+    for name, value in parameters.items():
+        changed, count = re.subn(
+            rf"^{name} = .*?(  #.*)?$",
+            lambda match, name=name, value=value: f"{name} = {value!r}{match.group(1) or ''}",
+            cell.source,
+            flags=re.MULTILINE,
+        )
+        if count != 1:
+            raise Fault(f"{source.name} has no parameter {name}", "see its parameters cell")
+        cell.source = changed
+    nbformat.write(book, source)
+    run_notebook(source, source, {})

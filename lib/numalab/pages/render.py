@@ -1,0 +1,170 @@
+"""Rendering of executed notebooks: by Quarto, else as plain pages by nbconvert."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+from numalab.agent.errors import Fault
+
+QUARTO_LIMIT_S = 600
+OUTPUT = "_manuscript"
+_NAMES = {"fig": "Figure", "tbl": "Table"}
+_REFERENCE = re.compile(r"(?<![\w/`])@((?:fig|tbl|sec)-[\w-]+)")
+_SECTION = re.compile(r"^(##+ .*?)[ \t]*\{#([\w-]+)\}[ \t]*$", re.MULTILINE)
+_OPTION = re.compile(r'^#\| *([\w-]+): *"?(.*?)"?$', re.MULTILINE)
+
+
+def find_quarto() -> str | None:
+    """Return the path of Quarto: of the one on PATH, else of the one beside this Python."""
+    return shutil.which("quarto") or shutil.which("quarto", path=str(Path(sys.executable).parent))
+
+
+def by_quarto(quarto: str, folder: Path, say: Callable[[str], None]) -> Path:
+    """Render a Quarto project; return the article's page. Fault when Quarto fails or hangs."""
+    status, errors = _bounded([quarto, "render", str(folder)])
+    page = folder / OUTPUT / "index.html"
+    if status != 0 or not page.is_file():
+        last = [line for line in errors.splitlines() if line.strip()][-8:]
+        without = "" if page.is_file() else " and made no page"
+        what = f"Quarto ended with status {status}{without}"
+        raise Fault("\n  ".join([what, *last]), "numalab report --engine nbconvert")
+    say("rendered by Quarto")
+    say(f"article: {page}")
+    for pdf in sorted(page.parent.glob("*.pdf")):
+        say(f"PDF: {pdf}")
+    return page
+
+
+def _bounded(command: Sequence[str]) -> tuple[int, str]:
+    """Run a command and return its exit status and standard error; Fault when it hangs."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "NO_COLOR": "1"},
+        start_new_session=True,
+    ) as child:
+        try:
+            _, errors = child.communicate(timeout=QUARTO_LIMIT_S)
+        except BaseException as error:
+            # quarto is a script around other programs: all of them must go, on Ctrl-C too.
+            os.killpg(child.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Fault(
+                    f"Quarto did not finish within {QUARTO_LIMIT_S} s",
+                    "numalab report --engine nbconvert",
+                ) from None
+            raise
+    return child.returncode, errors
+
+
+def by_nbconvert(folder: Path) -> Path:
+    """Render ``index.ipynb`` and ``notebooks/*.ipynb`` of a folder; return the article's page.
+
+    The pages are nbconvert's, with captions and our stylesheet; the code stands in those of the
+    notebooks. They go where Quarto's would.
+    """
+    target = folder / OUTPUT
+    target.mkdir(exist_ok=True)
+    css = (folder / "article.css").read_text(encoding="utf-8")
+    links = []
+    for path in sorted((folder / "notebooks").glob("*.ipynb")):
+        name = escape(title(path))
+        body = _body(nbformat.read(path, as_version=4), code=True)
+        (target / f"{path.stem}.html").write_text(_page(name, css, body), encoding="utf-8")
+        links.append(f'<li><a href="{path.stem}.html">{name}</a> ({path.stem})</li>')
+    book = nbformat.read(folder / "index.ipynb", as_version=4)
+    front = yaml.safe_load(book.cells.pop(0).source.strip().strip("-"))
+    name, *below = (escape(str(front[key])) for key in ("title", "subtitle", "author"))
+    head = f"<header><h1>{name}</h1>{''.join(f'<p>{line}</p>' for line in below)}</header>"
+    foot = f"<footer><h2>Notebooks</h2><ul>{''.join(links)}</ul></footer>"
+    page = target / "index.html"
+    page.write_text(_page(name, css, head + _body(book, code=False) + foot), encoding="utf-8")
+    return page
+
+
+def title(path: Path) -> str:
+    """Return a notebook's title: its first heading, else its file's name."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("# "):
+            return str(cell.source).splitlines()[0][2:].strip()
+    return path.stem
+
+
+def _body(book: Any, *, code: bool) -> str:
+    from nbconvert import HTMLExporter
+
+    _caption(book)
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_input=not code,
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    return str(exporter.from_notebook_node(book)[0])
+
+
+def _caption(book: Any) -> None:
+    """Give labelled cells an anchor and a caption, and make references links to them."""
+    named: dict[str, str] = {}
+    for cell in book.cells:
+        label = _options(cell).get("label", "")
+        kind = _NAMES.get(label.partition("-")[0])
+        if kind:
+            number = sum(name.startswith(kind) for name in named.values()) + 1
+            named[label] = f"{kind} {number}"
+        named.update((anchor, head.strip("# ")) for head, anchor in _SECTION.findall(cell.source))
+
+    def linked(text: str) -> str:
+        text = _SECTION.sub(r'<a id="\2"></a>\n\n\1', text)
+        return _REFERENCE.sub(
+            lambda found: f"[{named[found[1]]}](#{found[1]})" if found[1] in named else found[0],
+            text,
+        )
+
+    cells = []
+    for cell in book.cells:
+        options = _options(cell)
+        label = options.get("label", "")
+        if cell.cell_type == "markdown":
+            cell.source = linked(cell.source)
+        for output in cell.get("outputs", []):
+            if "text/markdown" in output.get("data", {}):
+                output.data["text/markdown"] = linked("".join(output.data["text/markdown"]))
+        if label in named:
+            said = linked(options.get(f"{label[:3]}-cap", ""))
+            cells.append(
+                nbformat.v4.new_markdown_cell(
+                    f'<div class="caption" id="{label}">\n\n**{named[label]}.** {said}\n\n</div>'
+                )
+            )
+        cells.append(cell)
+    book.cells = cells
+
+
+def _options(cell: Any) -> dict[str, str]:
+    """A code cell's ``#|`` options."""
+    return dict(_OPTION.findall(cell.source)) if cell.cell_type == "code" else {}
+
+
+def _page(name: str, css: str, body: str) -> str:
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{name}</title><style>{css}</style></head><body><main>{body}</main></body></html>\n"
+    )
