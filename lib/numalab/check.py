@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,16 @@ import polars as pl
 
 from numalab import runs, store, untrusted
 from numalab.agent import drivers
-from numalab.agent.contract import ERROR, MEASURED, UNVERIFIED, VERIFIED, Cell, Proof, TrialRecord
+from numalab.agent.contract import (
+    ERROR,
+    MEASURED,
+    UNVERIFIED,
+    VERIFIED,
+    Cell,
+    Proof,
+    Reason,
+    TrialRecord,
+)
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import state
 from numalab.agent.plan import make as planning
@@ -337,9 +346,9 @@ def _rules(run: runs.Run) -> Iterator[str]:
     if manifest.status == "stopped":
         yield "the run was stopped before its end"
     for grade in (ERROR, UNVERIFIED):
-        reasons = Counter(str(trial.reason) for trial in run.trials if trial.grade == grade)
-        for why, count in reasons.most_common():
-            yield f"{count} of {len(run.trials)} trials {grade}: {why}"
+        reasons = [trial.reason for trial in run.trials if trial.grade == grade and trial.reason]
+        for text, count in _counted(reasons):
+            yield f"{count} of {len(run.trials)} trials {grade}: {text}"
     blocks = {item.block for item in plan.order}
     if plan.request.control and len(plan.cells) > 1:
         if len(blocks) < planning.FEWEST_BLOCKS:
@@ -351,8 +360,8 @@ def _rules(run: runs.Run) -> Iterator[str]:
             yield f"{change.name} was not put back: {change.reason}"
     for cell in plan.cells:
         if _excused(cell):
-            why = cell.expects.memory.why
-            yield f"{cell.label}: where its memory went is recorded, not required: {why}"
+            excuse = cell.expects.memory.why
+            yield f"{cell.label}: where its memory went is recorded, not required: {excuse}"
     yield from _doubts(run)
     if host.after is None and manifest.status == "complete":
         yield "the host's state after the run was not recorded"
@@ -364,9 +373,17 @@ def _doubts(run: runs.Run) -> Iterator[str]:
     """Say which rules of their tool the trials did not keep, each once."""
     noted = [note for cell in run.plan.cells for note in cell.notes]
     noted += [warning for trial in run.trials for warning in trial.warnings]
-    notes = Counter(str(note) for note in noted if note.code in DOUBTS)
-    for note, count in notes.items():
-        yield note if count == 1 else f"{note} ({count} times)"
+    for text, count in _counted([note for note in noted if note.code in DOUBTS]):
+        yield text if count == 1 else f"{text} ({count} times)"
+
+
+def _counted(reasons: Sequence[Reason]) -> list[tuple[str, int]]:
+    """Return the first sentence of each code, and how many there are, the most first."""
+    first: dict[str, str] = {}
+    for why in reasons:
+        first.setdefault(why.code, str(why))
+    counts = Counter(why.code for why in reasons)
+    return [(first[code], count) for code, count in counts.most_common()]
 
 
 def _suspicious(run: runs.Run) -> Iterator[str]:

@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -334,33 +333,22 @@ def _key_value(text: str) -> tuple[str, Any]:
         raise Fault(f"--set {text!r}: the value cannot be read", "quote it as in YAML") from None
 
 
-_NUMBER = re.compile(r"\d+\Z")
-
-
 def _binding(text: str) -> str | dict[str, Any]:
-    """Read a binding given on the command line: a name, ``name:argument``, or YAML's ``{…}``."""
-    if text.lstrip().startswith("{"):
-        import yaml
+    """Read a binding given on the command line: ``name:argument`` or YAML's ``{…}``.
 
-        try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError:
-            data = None
-        if not isinstance(data, dict):
-            raise Fault(f"--binding {text!r} cannot be read", 'like {cpus: "0-3", mem: "0"}')
-        return data
-    name, colon, argument = text.partition(":")
-    if not colon:
-        return name
-    if name == "cores":
-        count, _, within = argument.partition("-")
-        if not _NUMBER.match(count) or not within:
-            raise Fault(f"--binding {text!r} cannot be read", "write it like cores:8-node")
-        return {"cores": {"count": int(count), "within": within}}
-    if name == "cpus":
-        cpus, _, memory = argument.partition("@")
-        return {"cpus": cpus, "mem": memory} if memory else {"cpus": cpus}
-    return {name: int(argument) if _NUMBER.match(argument) else argument}
+    ``cpus:0-3@1`` is short for the CPUs 0-3 with memory of node 1.
+    """
+    if not text.lstrip().startswith("{"):
+        return text.replace("@", ",mem=") if text.startswith("cpus:") else text
+    import yaml
+
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise Fault(f"--binding {text!r} cannot be read", 'like {cpus: "0-3", mem: "0"}')
+    return data
 
 
 @app.command(name="list")
@@ -450,8 +438,8 @@ def restore() -> None:
     """Put back host settings that an earlier run changed and could not put back."""
     from numalab.agent.trial import settings as changes
 
-    for line in changes.restore() or ["nothing to put back"]:
-        _print(line)
+    done = changes.restore()
+    _print("\n".join(map(str, done)) or "nothing to put back")
 
 
 @app.command()

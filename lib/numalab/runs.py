@@ -225,7 +225,7 @@ def check_folder(folder: Path) -> None:
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the validator of a class of the contract: no key too many, no type but its own."""
     for one in vars(contract).values():
         if dataclasses.is_dataclass(one):
@@ -243,7 +243,7 @@ def validated(kind: type[T], text: bytes, where: str) -> T:
     """Return a JSON text as a class of the contract; Fault where it does not fit."""
     untrusted.check_json(text, where)
     try:
-        value = _adapter(kind).validate_json(text)
+        value: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         if found[0]["type"] == "json_invalid":

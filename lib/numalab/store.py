@@ -93,13 +93,6 @@ def read_json(folder: Path, name: str) -> Any:
     return untrusted.parse_json(untrusted.read_gzip(folder, name), folder / name)
 
 
-def reason(row: dict[str, Any]) -> Reason | None:
-    """Return the reason that a row of the measurements holds."""
-    if row["reason"] is None:
-        return None
-    return Reason(row["reason"], json.loads(row["reason_fields"] or "{}"))
-
-
 def derive(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rebuild (measurements, samples) of a run from its journal and its raw files.
 

@@ -22,7 +22,7 @@ from numalab.agent.errors import Fault
 from numalab.agent.trial.job import Order, OrderedRequest, Status
 from numalab.fleet import ansible
 from numalab.fleet.progress import Progress
-from numalab.fleet.record import Record
+from numalab.fleet.record import Record, key_of
 
 if TYPE_CHECKING:
     from numalab import session
@@ -73,7 +73,7 @@ def run(
     there = ansible.hosts(group, inventories)
     record = Record(_command(asked, group, inventories, settings, seed))
     with record.opened([one.request for one in asked], there):
-        hosts = record.hosts()
+        hosts = list(record.session.hosts)
         progress = Progress(hosts, settings)
         progress.begin(record)
         failures = _measure(record, there, inventories, settings, progress)
@@ -111,7 +111,7 @@ def stop(
         elif event["kind"] in ansible.FAILED:
             outcome[event["host"]] = _reason(event)
 
-    variables = {"numalab_hosts": ",".join(hosts), "numalab_session": record.session()}
+    variables = {"numalab_hosts": ",".join(hosts), "numalab_session": record.session.session}
     ansible.play("stop.yml", inventories, variables, note, record.folder, len(hosts))
     return outcome
 
@@ -167,7 +167,7 @@ def _variables(record: Record, orders: dict[str, str]) -> dict[str, Any]:
     receive = [sys.executable, "-m", "numalab.fleet.receive"]
     return {
         "numalab_hosts": ",".join(orders),
-        "numalab_session": record.session(),
+        "numalab_session": record.session.session,
         "numalab_orders": orders,
         "numalab_server": any(
             _needs_server(request) for host in orders for request in record.missing(host).values()
@@ -241,7 +241,7 @@ def _needs_server(request: Request) -> bool:
 def _order(record: Record, host: str, settings: session.Settings) -> str:
     order = Order(
         SCHEMA,
-        record.session(),
+        record.session.session,
         tuple(OrderedRequest(key, request) for key, request in record.missing(host).items()),
         allow_host_changes=settings.allow_host_changes,
         source_commit=launch.source_commit() or None,
@@ -298,8 +298,8 @@ def _conclude(
     """Build the tables and execute the notebook of every run that has arrived."""
     from numalab import runs, session
 
-    by_key = {record.key(number, one.request): one for number, one in enumerate(asked, 1)}
-    for host in record.hosts():
+    by_key = {key_of(number, one.request): one for number, one in enumerate(asked, 1)}
+    for host in record.session.hosts:
         for key, folder in record.runs(host).items():
             if record.concluded(host, key):
                 continue

@@ -56,13 +56,13 @@ class Progress:
 
     def begin(self, record: Record) -> None:
         """Say what is measured where, and what was done before."""
-        requests = list(record.requests().values())
+        requests = list(record.session.requests.values())
         names = ", ".join(request.experiment for request in requests)
         self._line(f"{names} ({requests[0].profile}) on {', '.join(self.hosts)}")
         if record.begun_before:
             there = sum(len(record.runs(host)) for host in self.hosts)
             self._line(
-                f"  going on with what this command began {record.data['began']}: {there} of "
+                f"  going on with what this command began {record.session.began}: {there} of "
                 f"{len(self.hosts) * len(requests)} runs are here (to measure all anew, remove "
                 f"{record.folder})"
             )
@@ -158,7 +158,7 @@ class Progress:
     def _result(self, record: Record, host: str, reasons: list[str]) -> dict[str, Any]:
         from numalab import runs
 
-        requests = record.requests()
+        requests = record.session.requests
         found = []
         for key, folder in record.runs(host).items():
             grades = [trial.grade for trial in runs.load(folder).trials]
@@ -166,13 +166,13 @@ class Progress:
                 {
                     "experiment": requests[key].experiment,
                     "folder": str(folder),
-                    "notebook": record.notebooks(host).get(key),
+                    "notebook": record.host(host).notebooks.get(key),
                     **{name: grades.count(name) for name in GRADES},
                 }
             )
         left_out = [
             f"{requests[key].experiment}: nothing to measure here: {reason}"
-            for key, reason in record.left_out(host).items()
+            for key, reason in record.host(host).left_out.items()
         ]
         state = "complete" if not reasons else "failed"
         return {"state": state, "reasons": reasons, "left_out": left_out, "runs": found}

@@ -86,7 +86,7 @@ def _extract(archive: Path, target: Path) -> None:
                 assert source is not None
                 with open(target / path, "xb") as file:
                     shutil.copyfileobj(source, file)
-                members.members.clear()  # tarfile keeps every member that it has seen
+                members.members.clear()  # type: ignore[attr-defined]  # it keeps all it has seen
     except (tarfile.TarError, EOFError) as error:
         raise Fault(f"what arrived is damaged: {error}", _AGAIN) from None
     except MemoryError:
@@ -128,8 +128,8 @@ def _place(source: Path, target: Path) -> Path:
 
 def _note(path: Path, key: str, folder: Path) -> None:
     entry = read_host(path)
-    entry["runs"][key] = str(folder)
-    entry["notebooks"].pop(key, None)
+    entry.runs[key] = str(folder)
+    entry.notebooks.pop(key, None)
     journal.write_json(path, entry)
 
 

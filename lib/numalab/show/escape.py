@@ -37,9 +37,6 @@ def html(text: object) -> str:
     return _html.escape(terminal(text), quote=True)
 
 
-svg = html
-
-
 def markdown(text: object) -> str:
     """Return text for a place within a line of Markdown (also a table's cell)."""
     plain = _html.escape(line(text), quote=False)
