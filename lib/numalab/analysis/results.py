@@ -436,9 +436,9 @@ def placement(run: Run) -> str:
 
 def _proofs(run: Run, trial: TrialRecord) -> list[Proof]:
     """The proofs of a trial's placement, as they were recorded."""
-    if "placement" not in trial.raw:
+    if "proof" not in trial.raw:
         return []
-    name = trial.raw["placement"]
+    name = trial.raw["proof"]
     listed = store.read_json(run.folder, name)["proofs"]
     return [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
 
