@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Callable, Iterator, List, Tuple
 
 from . import machine_findings, memory_findings, process_findings
 from .findings import SEVERITIES, Facts, Finding
 
-MEASURING = "measuring"  # it can spoil a measurement, or says what bindings there are
-HEALTH = "health"  # it costs time whether or not somebody measures
-
-_BOTH = (MEASURING, HEALTH)
-CATALOGUE: Dict[str, Tuple[str, ...]] = {
-    # the memory of nodes
-    "page-cache": _BOTH,
-    "node-full": _BOTH,
-    "cache-to-reclaim": (MEASURING,),
-    "swap-insanity": (HEALTH,),
-    "swap-used": (MEASURING,),
-    "fragmented": (HEALTH,),
-    "hugetlb": (HEALTH,),
-    # processes
-    "memory-away": (HEALTH,),
-    "bound-apart": (HEALTH,),
-    "cpuset-apart": (HEALTH,),
-    "interleaved": (HEALTH,),
-    "bound-to-full": (HEALTH,),
-    # settings
-    "zone-reclaim": _BOTH,
-    "balancing": (HEALTH,),
-    "balancing-on": (MEASURING,),
-    "swappiness": (HEALTH,),
-    "thp-defrag": (HEALTH,),
-    "thp-always": (MEASURING,),
-    "thp-never": (MEASURING,),
-    "governor": _BOTH,
-    "governor-varies": (MEASURING,),
-    "cpu-quota": (MEASURING,),
-    "load": (MEASURING,),
-    # the machine
-    "emulated-machine": (MEASURING,),
-    "virtual-machine": (MEASURING,),
-    "offline-cpus": (MEASURING,),
-    "isolated-cpus": (MEASURING,),
-    "cpuset": _BOTH,
-    "nodes-understated": (MEASURING,),
-    "memory-less": _BOTH,
-    "cpu-less": (MEASURING,),
-    "numa-off": (HEALTH,),
-    "hidden-nodes": (HEALTH,),
-    "single-node": (HEALTH,),
-}
+MEASURING = (  # what can spoil a measurement, or says what bindings there are
+    "page-cache", "node-full", "cache-to-reclaim", "swap-used", "zone-reclaim", "balancing-on",
+    "thp-always", "thp-never", "governor", "governor-varies", "cpu-quota", "load",
+    "emulated-machine", "virtual-machine", "offline-cpus", "isolated-cpus", "cpuset",
+    "nodes-understated", "memory-less", "cpu-less",
+)  # fmt: skip
+HEALTH = (  # what costs time whether or not somebody measures
+    "page-cache", "node-full", "swap-insanity", "fragmented", "hugetlb", "memory-away",
+    "bound-apart", "cpuset-apart", "interleaved", "bound-to-full", "zone-reclaim", "balancing",
+    "swappiness", "thp-defrag", "governor", "cpuset", "memory-less", "numa-off", "hidden-nodes",
+    "single-node",
+)  # fmt: skip
 LOOKS: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     machine_findings.kind_of_machine,
     machine_findings.what_may_be_used,
@@ -67,14 +35,8 @@ LOOKS: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 )
 
 
-def codes(audience: str) -> List[str]:
-    """Return the codes of the findings for MEASURING or HEALTH."""
-    return [code for code, shown in CATALOGUE.items() if audience in shown]
-
-
-def examine(facts: Facts, audience: str) -> List[Finding]:
-    """Return the findings for MEASURING or HEALTH, the severest first."""
-    wanted = codes(audience)
+def examine(facts: Facts, wanted: Tuple[str, ...]) -> List[Finding]:
+    """Return the findings with these codes (MEASURING or HEALTH), the severest first."""
     found = [one for look in LOOKS for one in look(facts) if one.code in wanted]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 

@@ -134,6 +134,8 @@ def _short_model(host: Host) -> str:
 
 # --- the table of nodes -----------------------------------------------------------------------
 
+_FIXED = 30  # columns of the table but for CPUs and distances
+
 
 def gib(count: Optional[int]) -> str:
     """Return bytes for a column of a table: GiB with one digit after the point."""
@@ -141,29 +143,24 @@ def gib(count: Optional[int]) -> str:
 
 
 def _node_table(nodes: Sequence[Node], full: Set[int], width: int) -> List[str]:
+    """The nodes with their distances: as a matrix, or by value where that is too wide."""
     cells = [[str(node.distances.get(to.number, "?")) for to in nodes] for node in nodes]
     digits = max(len(cell) for row in cells for cell in row)
-    spread = len(nodes) * (digits + 1) - 1
-    fixed = 4 + 3 + 2 + 8 + 2 + 10 + 1  # all but CPUs and distances, and what is between
-    whole = fixed + min(max(len(node.cpus) for node in nodes), 24) + spread <= width
-    shown = []
-    for node, row in zip(nodes, cells):
-        if not node.distances:
-            shown.append("unknown" if len(nodes) > 1 else "–")
-        else:
-            shown.append(" ".join(f"{cell:>{digits}}" for cell in row) if whole else _grouped(node))
-    tail = max(9, spread if whole else min(24, max(map(len, shown))))
-    room = max(12, width - fixed - tail)
-    column = max(4, min(room, max(len(_short_list(node.cpus, room)) for node in nodes)))
+    unknown = "unknown" if len(nodes) > 1 else "–"
+    shown = [" ".join(cell.rjust(digits) for cell in row) for row in cells]
+    longest = max(len(node.cpus) for node in nodes)
+    if _FIXED + min(longest, 24) + len(shown[0]) > width:
+        shown = [_grouped(node) for node in nodes]
+    shown = [text if node.distances else unknown for node, text in zip(nodes, shown)]
+    room = max(12, width - _FIXED - max(len("distances"), min(24, max(map(len, shown)))))
+    column = max(4, min(longest, room))
     lines = [f"node   {'CPUs':<{column}}  {'memory':>8}  {'free  ':>10} distances"]
     for node, distances in zip(nodes, shown):
         free = gib(node.free_bytes) + (" ⚠" if node.number in full else "  ")
         cpus = _short_list(node.cpus, room)
-        start = f"{node.number:>4}   {cpus:<{column}}  {gib(node.memory_bytes):>8}  {free:>10} "
-        parts = textwrap.wrap(distances, max(9, width - fixed - column))
-        first, *more = (part.replace("\xa0", " ") for part in parts)
-        lines += [start + first, *(" " * len(start) + line for line in more)]
-    return lines
+        row = f"{node.number:>4}   {cpus:<{column}}  {gib(node.memory_bytes):>8}  {free:>10} "
+        lines += textwrap.wrap(row + distances, width, subsequent_indent=" " * len(row))
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def _short_list(listed: str, room: int) -> str:

@@ -6,8 +6,7 @@ structure table) and 7.18 (Memory Device, type 17). The kernel shows the table t
 
 from __future__ import annotations
 
-import struct
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, Tuple
 
 from .. import kernel
 from ..contract import Setting, reason
@@ -28,19 +27,13 @@ def dram_peak(root: str = "/") -> Setting:
         table = kernel.read_bytes(path)
     except OSError as error:
         return Setting(None, reason("file-unreadable", path=path, error=error.strerror))
-    total, modules = 0.0, 0
-    for kind, body in _structures(table):
-        if kind != _MEMORY_DEVICE:
-            continue
-        populated, speed = _module(body)
-        if populated and speed is None:
-            return Setting(None, reason("module-speed-unknown"))
-        if populated and speed is not None:
-            total += speed
-            modules += 1
-    if not modules:
+    modules = [body for kind, body in _structures(table) if kind == _MEMORY_DEVICE]
+    speeds = [_speed(body) for body in modules if _word(body, 0x0C)]  # the size; 0: an empty slot
+    if not speeds:
         return Setting(None, reason("no-memory-modules"))
-    return Setting(round(total / 1e9, 1))
+    if not all(speeds):
+        return Setting(None, reason("module-speed-unknown"))
+    return Setting(round(sum(speeds) / 1e9, 1))
 
 
 def _structures(table: bytes) -> Iterator[Tuple[int, bytes]]:
@@ -57,20 +50,16 @@ def _structures(table: bytes) -> Iterator[Tuple[int, bytes]]:
         place = strings_end + 2
 
 
-def _module(body: bytes) -> Tuple[bool, Optional[float]]:
-    """Return whether a module is in the slot, and its peak in bytes a second where stated."""
+def _word(body: bytes, offset: int, size: int = 2) -> int:
+    """A little-endian number; 0 where this version's structure ends before it."""
+    end = offset + size
+    return int.from_bytes(body[offset:end], "little") if end <= len(body) else 0
 
-    def word(offset: int, form: str = "<H") -> int:
-        end = offset + struct.calcsize(form)
-        return int(struct.unpack(form, body[offset:end])[0]) if end <= len(body) else 0
 
-    size = word(0x0C)
-    if size == 0:
-        return False, None
-    width = word(0x0A)  # bits of data; 0xFFFF is unknown
-    transfers = word(0x20) or word(0x15)  # configured, else maximum speed, MT/s
+def _speed(body: bytes) -> float:
+    """The peak of a module in bytes a second; 0 where the firmware does not state it."""
+    width = _word(body, 0x0A)  # bits of data; 0xFFFF is unknown
+    transfers = _word(body, 0x20) or _word(body, 0x15)  # configured, else maximum speed, MT/s
     if transfers == 0xFFFF:
-        transfers = word(0x58, "<I") or word(0x54, "<I")  # extended speeds
-    if not transfers or not width or width == 0xFFFF:
-        return True, None
-    return True, transfers * 1e6 * width / 8
+        transfers = _word(body, 0x58, 4) or _word(body, 0x54, 4)  # extended speeds
+    return 0.0 if width == 0xFFFF else transfers * 1e6 * width / 8

@@ -37,10 +37,10 @@ def run(root: str, ignore: Sequence[str], as_json: bool, width: int) -> Tuple[st
     findings that somebody has accepted: they are not shown and do not count. Raises Fault for a
     code that does not exist.
     """
-    known = catalogue.codes(catalogue.HEALTH)
-    unknown = sorted(set(ignore) - set(known))
+    unknown = sorted(set(ignore) - set(catalogue.HEALTH))
     if unknown:
-        raise Fault(f"there is no finding {unknown[0]!r} to ignore", "known: " + ", ".join(known))
+        known = ", ".join(catalogue.HEALTH)
+        raise Fault(f"there is no finding {unknown[0]!r} to ignore", f"known: {known}")
     facts = read(root)
     findings = [one for one in diagnose(facts) if one.code not in ignore]
     healthy = catalogue.healthy(findings)

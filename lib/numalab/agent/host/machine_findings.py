@@ -51,17 +51,15 @@ def _balancing_now(facts: Facts) -> Iterator[Finding]:
     if not interval or moved / interval < _MOVED_BYTES_PER_S:
         return
     faults, local = facts.since_boot("numa_hint_faults"), facts.since_boot("numa_hint_faults_local")
+    evidence = [
+        reason("pages-moved", pages=facts.since_boot("numa_pages_migrated")),
+        reason("faults-local", share=local / faults) if faults else None,
+        reason("what-is-not-moved"),
+    ]
     yield finding(
-        "warning",
-        "balancing",
-        evidence=[
-            reason("pages-moved", pages=facts.since_boot("numa_pages_migrated")),
-            reason("faults-local", share=local / faults) if faults else None,
-            reason("what-is-not-moved"),
-        ],
-        remedies=[remedy("do-balancing-off")],
+        "warning", "balancing", evidence=evidence, remedies=[remedy("do-balancing-off")],
         mb_per_s=round(moved / interval / 1e6),
-    )
+    )  # fmt: skip
 
 
 def huge_page_settings(facts: Facts) -> Iterator[Finding]:
@@ -152,14 +150,12 @@ def _one_node(facts: Facts) -> Iterator[Finding]:
             remedies=[remedy("do-numa-on")],
         )  # fmt: skip
     elif packages > 1 and not virtual:
+        # Elsewhere a kernel may call a cluster of cores a package.
+        severity = "warning" if facts.host.arch == "x86_64" else "note"
         yield finding(
-            # Elsewhere a kernel may call a cluster of cores a package.
-            "warning" if facts.host.arch == "x86_64" else "note",
-            "hidden-nodes",
+            severity, "hidden-nodes", packages=packages, remote=(packages - 1) / packages,
             evidence=[reason("node-interleaving"), reason("when-one-node-is-right")],
             remedies=[remedy("do-show-nodes")],
-            packages=packages,
-            remote=(packages - 1) / packages,
-        )
+        )  # fmt: skip
     elif packages > 1 or groups > 1:
         yield finding("note", "single-node", packages=packages, groups=groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator
 
 from ..contract import Reason, reason
 from .findings import (
@@ -56,22 +56,17 @@ def _spilling(facts: Facts, node: NodeUse, to: int, held: Dict[str, Any]) -> Fin
     severity = "problem" if spills or victims else "warning"
     if (facts.room_share(node) or 0) >= FULL:
         severity = "note"
-    evidence = [
-        *_cache_evidence(facts, node, spills),
-        *(_spilled(one, node) for one in victims[:3]),
-    ]
+    evidence = list(_cache_evidence(facts, node, spills))
+    for one in victims[:3]:
+        away = outside(one.memory, {node.number})
+        evidence.append(
+            reason("spilled-process", name=one.name, pid=one.pid, total=one.total, away=away)
+        )
     return finding(
         severity, "page-cache", evidence=evidence, remedies=_cache_remedies(facts, node),
         nodes=[node.number], pids=[one.pid for one in victims], to=to, room=facts.room(node) or 0,
         **held,
     )  # fmt: skip
-
-
-def _spilled(process: ProcessUse, node: NodeUse) -> Reason:
-    away = outside(process.memory, {node.number})
-    return reason(
-        "spilled-process", name=process.name, pid=process.pid, total=process.total, away=away
-    )
 
 
 def _cache_evidence(facts: Facts, node: NodeUse, spills: int) -> Iterator[Reason]:
@@ -131,40 +126,28 @@ def swapping(facts: Facts) -> Iterator[Finding]:
         return
     swapped = [one for one in facts.survey.processes if (one.swap_bytes or 0) >= AWAY_BYTES]
     swapped = sorted(swapped, key=lambda one: -(one.swap_bytes or 0))[:3]
+    evidence = [
+        reason("node-held", node=node.number, anonymous=node.anonymous_bytes or 0,
+               cache=node.page_cache_bytes or 0, room=facts.room(node))
+        for node in full[:3]
+    ]  # fmt: skip
     if out:
-        traffic = reason("swapping-now", pages=out, seconds=facts.survey.interval_s)
+        evidence.append(reason("swapping-now", pages=out, seconds=facts.survey.interval_s))
     else:
         went, came = facts.since_boot("pswpout"), facts.since_boot("pswpin")
-        traffic = reason("swapped-since-boot", went=went, came=came)
+        evidence.append(reason("swapped-since-boot", went=went, came=came))
+    for one in swapped:
+        evidence.append(reason("process-in-swap", name=one.name, pid=one.pid, size=one.swap_bytes))
+    remedies = [
+        remedy("do-interleave"),
+        remedy("do-swap-less"),
+        remedy("do-migrate-to-free-node", node=full[0].number, to=roomy[0].number),
+    ]
+    numbers = [node.number for node in full]
     yield finding(
-        "problem" if out else "warning",
-        "swap-insanity",
-        evidence=[
-            *(_node_held(facts, node) for node in full[:3]),
-            traffic,
-            *(
-                reason("process-in-swap", name=one.name, pid=one.pid, size=one.swap_bytes)
-                for one in swapped
-            ),
-        ],
-        remedies=[
-            remedy("do-interleave"),
-            remedy("do-swap-less"),
-            remedy("do-migrate-to-free-node", node=full[0].number, to=roomy[0].number),
-        ],
-        nodes=[node.number for node in full],
-        pids=[one.pid for one in swapped],
-        used=used,
-        full=listed(node.number for node in full),
-        to=roomy[0].number,
-        free=roomy[0].free_bytes,
-    )
-
-
-def _node_held(facts: Facts, node: NodeUse) -> Reason:
-    return reason(
-        "node-held", node=node.number, anonymous=node.anonymous_bytes or 0,
-        cache=node.page_cache_bytes or 0, room=facts.room(node),
+        "problem" if out else "warning", "swap-insanity", evidence=evidence, remedies=remedies,
+        nodes=numbers, pids=[one.pid for one in swapped], used=used, full=listed(numbers),
+        to=roomy[0].number, free=roomy[0].free_bytes,
     )  # fmt: skip
 
 
@@ -192,28 +175,23 @@ def fragmented(facts: Facts) -> Iterator[Finding]:
     severity = "note"
     if felt:
         severity = "problem" if facts.now("thp_fault_fallback") >= 10 else "warning"
-    evidence: List[Optional[Reason]] = [
-        reason(
-            "free-blocks", node=node.number, blocks=node.huge_page_bytes, free=node.free_bytes,
-            unit=unit,
-        )
+    evidence = [
+        reason("free-blocks", node=node.number, blocks=node.huge_page_bytes, free=node.free_bytes,
+               unit=unit)
         for node in pieces[:4]
     ]  # fmt: skip
     evidence.append(reason("huge-pages-refused", refused=refused, asked=given + refused))
-    evidence.append(None if felt else reason("not-felt"))
+    if not felt:
+        evidence.append(reason("not-felt"))
     if "compact_stall" in facts.survey.vmstat:
         stalls, vain = facts.since_boot("compact_stall"), facts.since_boot("compact_fail")
         evidence.append(reason("compaction", stalls=stalls, vain=vain))
+    remedies = [remedy("do-compact", node=pieces[0].number), remedy("do-drop-caches")]
+    numbers = [node.number for node in pieces]
     yield finding(
-        severity,
-        "fragmented",
-        evidence=evidence,
-        remedies=[remedy("do-compact", node=pieces[0].number), remedy("do-drop-caches")]
-        if felt
-        else [],
-        nodes=[node.number for node in pieces],
-        on=listed(node.number for node in pieces),
-    )
+        severity, "fragmented", evidence=evidence, remedies=remedies if felt else [],
+        nodes=numbers, on=listed(numbers),
+    )  # fmt: skip
 
 
 def _in_pieces(node: NodeUse, unit: int) -> bool:

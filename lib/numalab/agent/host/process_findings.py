@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from collections import Counter
+from typing import Iterator, List, Optional, Set, Tuple
 
 from .. import cpulist
 from ..contract import Reason, reason
@@ -71,11 +72,9 @@ def _why_away(
     """The finding's code and severity, why memory is on other nodes, and what to do."""
     own = listed(home)
     kinds = _away_by_kind(process, near)
-    kind = max(kinds, key=lambda one: kinds[one])
-    policy = max(
-        (policy for policy in process.policies if _kind(policy) == kind),
-        key=lambda policy: outside(process.policies[policy], near),
-    )
+    kind = max(kinds, key=kinds.__getitem__)
+    of_kind = [policy for policy in process.policies if _kind(policy) == kind]
+    policy = max(of_kind, key=lambda one: outside(process.policies[one], near))
     by_policy = reason("by-its-policy", policy=policy)
     home_again = [*_move_home(facts, process, home, near), _restart(process, own)]
     limited = set(cpulist.parse(process.allowed_nodes or "")) & set(facts.by_number)
@@ -129,11 +128,10 @@ def _policy_nodes(policy: str) -> List[int]:
     return cpulist.parse(policy.rpartition(":")[2])
 
 
-def _away_by_kind(process: ProcessUse, nodes: Set[int]) -> Dict[str, int]:
-    kinds: Dict[str, int] = {}
+def _away_by_kind(process: ProcessUse, nodes: Set[int]) -> Counter[str]:
+    kinds: Counter[str] = Counter()
     for policy, by_node in process.policies.items():
-        kind = _kind(policy)
-        kinds[kind] = kinds.get(kind, 0) + outside(by_node, nodes)
+        kinds[_kind(policy)] += outside(by_node, nodes)
     return kinds
 
 
@@ -179,24 +177,16 @@ def bound_to_full(facts: Facts) -> Iterator[Finding]:
         remedies = [remedy("do-start-preferred", nodes=nodes, node=min(bound), name=process.name)]
         if elsewhere:
             remedies.insert(0, remedy("do-migrate-another", nodes=nodes, to=elsewhere[0]))
+        evidence = [
+            reason("holds-there", size=process.total),
+            reason("swap-free", size=swap) if swap else reason("no-swap-free"),
+            reason("room-not-allowed", nodes=listed(elsewhere)) if elsewhere else None,
+        ]
         yield finding(
-            "warning",
-            "bound-to-full",
-            evidence=[
-                reason("holds-there", size=process.total),
-                reason("swap-free", size=swap) if swap else reason("no-swap-free"),
-                reason("room-not-allowed", nodes=listed(elsewhere)) if elsewhere else None,
-            ],
-            remedies=remedies,
-            nodes=bound,
-            pids=[process.pid],
-            name=process.name,
-            pid=process.pid,
-            on=nodes,
-            left=sum(known),
-            whole=whole,
-            then=reason("then-it-swaps" if swap else "then-it-is-killed"),
-        )
+            "warning", "bound-to-full", evidence=evidence, remedies=remedies, nodes=bound,
+            pids=[process.pid], name=process.name, pid=process.pid, on=nodes, left=sum(known),
+            whole=whole, then=reason("then-it-swaps" if swap else "then-it-is-killed"),
+        )  # fmt: skip
 
 
 def _bound_nodes(facts: Facts, process: ProcessUse) -> Set[int]:

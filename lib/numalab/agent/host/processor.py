@@ -33,6 +33,22 @@ _ARM_PARTS = {
     (0x70, 0x862): "Phytium FTC862", (0xC0, 0xAC3): "AmpereOne", (0xC0, 0xAC4): "AmpereOne (1a)",
 }  # fmt: skip
 _ARCHES = "x86_64|aarch64|loongarch64|ppc64le|ppc64|s390x|riscv64|mips64|sparc64|ia64|armv7l|i686"
+_SIGNS = (  # architecture, the field of cpuinfo that shows it and its beginning; the first counts
+    ("ia64", "arch", "IA-64"),
+    ("s390x", "vendor_id", "IBM/S390"),
+    ("x86_64", "flags", r".*\blm\b"),
+    ("i686", "flags", "(?!-)"),
+    ("aarch64", "CPU architecture", "8|AArch64"),
+    ("armv7l", "CPU implementer", "0x"),
+    ("loongarch64", "ISA", ".*loongarch64"),
+    ("loongarch64", "CPU Family", "Loongson-64bit"),
+    ("riscv64", "isa", "rv64"),
+    ("riscv32", "isa", "rv32"),
+    ("ppc64", "cpu", r"POWER\d|PPC970|Cell"),
+    ("sparc64", "type", "sun4"),
+    ("mips64", "isa", "mips.*mips64"),
+    ("mips", "ASEs implemented", "(?!-)"),
+)
 
 
 class Processor(NamedTuple):
@@ -106,31 +122,9 @@ def _architecture(root: str, text: str, fields: Dict[str, str]) -> Optional[str]
         return os.uname().machine
     own = kernel.read_text(f"{root}/proc/sys/kernel/arch")
     # The compiler's or the package's name: the builder's name in it may be another machine's.
-    named = re.search(
-        rf"(?<![a-z0-9])({_ARCHES})\b", kernel.read_text(f"{root}/proc/version") or ""
-    )
-    return own or _by_fields(text, fields, named.group(1) if named else None)
-
-
-def _by_fields(text: str, fields: Dict[str, str], named: Optional[str]) -> Optional[str]:
-    vendor = fields.get("vendor_id") or fields.get("vendor") or ""
-    isa = fields.get("isa", "")
-    if fields.get("arch") == "IA-64":
-        return "ia64"
-    if vendor == "IBM/S390":
-        return "s390x"
-    if "flags" in fields:
-        return "x86_64" if "lm" in fields["flags"].split() else "i686"
-    if "CPU implementer" in fields:
-        return "aarch64" if fields.get("CPU architecture") in ("8", "AArch64") else "armv7l"
-    if "loongarch64" in fields.get("ISA", "") or fields.get("CPU Family") == "Loongson-64bit":
-        return "loongarch64"
-    if isa.startswith("rv"):
-        return "riscv" + isa[2:4]
-    if re.match(r"POWER\d|PPC970|Cell", fields.get("cpu", "")):
-        return named or "ppc64"
-    if fields.get("type", "").startswith("sun4"):
-        return "sparc64"
-    if "cpu model" in fields and "ASEs implemented" in text:
-        return "mips64" if "mips64" in isa else "mips"
-    return named
+    version = kernel.read_text(f"{root}/proc/version") or ""
+    named = re.search(rf"(?<![a-z0-9])({_ARCHES})\b", version)
+    shown = next((arch for arch, name, sign in _SIGNS if re.match(sign, fields.get(name, "-"))), "")
+    if named and shown in ("", "ppc64"):  # POWER runs in either byte order
+        shown = named.group(1)
+    return own or shown or None

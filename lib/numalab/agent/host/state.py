@@ -15,7 +15,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 from .. import kernel
 from ..contract import Host, Reason, Setting, State, reason
 from ..kernel import CPUS
-from . import virtualisation
+from . import processor, virtualisation
 from .dmi import dram_peak
 
 _CLOCK = "sys/devices/system/clocksource/clocksource0"
@@ -50,6 +50,28 @@ _CHOICES = {  # value: the word in brackets
     "thp.defrag": "sys/kernel/mm/transparent_hugepage/defrag",
     "thp.enabled": "sys/kernel/mm/transparent_hugepage/enabled",
 }
+_MATCHES = {  # value: the file, what its pattern's group finds, and what that is called
+    "cpuset.cpus": ("proc/self/status", r"^Cpus_allowed_list:[ \t]*(\S*)", "CPU list"),
+    "cpuset.mems": ("proc/self/status", r"^Mems_allowed_list:[ \t]*(\S*)", "node list"),
+    "load.average": ("proc/loadavg", r"^([\d.]+ [\d.]+ [\d.]+)", "load average"),
+    "psi.cpu": ("proc/pressure/cpu", r"^some avg10=([\d.]+)", "line some"),
+    "psi.io": ("proc/pressure/io", r"^some avg10=([\d.]+)", "line some"),
+    "psi.memory": ("proc/pressure/memory", r"^some avg10=([\d.]+)", "line some"),
+}
+_MEMORY = {  # value: the line of /proc/meminfo
+    "memory.available_bytes": "MemAvailable",
+    "memory.free_bytes": "MemFree",
+    "memory.swap_free_bytes": "SwapFree",
+    "memory.swap_total_bytes": "SwapTotal",
+    "memory.total_bytes": "MemTotal",
+}
+_POLICY_FILES = {  # value: the file of every frequency policy
+    "cpu.driver": "scaling_driver",
+    "cpu.energy_preference": "energy_performance_preference",
+    "cpu.governor": "scaling_governor",
+    "cpu.max_khz": "scaling_max_freq",
+    "cpu.min_khz": "scaling_min_freq",
+}
 # What moves by itself; everything else is a setting. Throttle counts are told apart.
 _NOISE = ("load.", "psi.", "temperature.", "memory.", "throttle.")
 
@@ -71,7 +93,12 @@ def read(root: str = "/") -> State:
     for name, path in _CHOICES.items():
         found = _file(root, path)
         state[name] = found if found.value is None else Setting(kernel.chosen(found.value))
-    for reader in (_processor, _frequency, _system, _limits, _load, _heat):
+    for name, (path, pattern, field) in _MATCHES.items():
+        state[name] = _matched(root, path, pattern, field)
+        if name.startswith(("load", "psi")) and state[name].value is not None:
+            numbers = [float(number) for number in state[name].value.split()]
+            state[name] = Setting(numbers if name.startswith("load") else numbers[0])
+    for reader in (_processor, _frequency, _system, _memory, _heat):
         state.update(reader(root))
     state.update(virtualisation.read(root, state))
     state.update(_numa(root, value(state, "virt.hypervisor")))
@@ -133,27 +160,24 @@ def _shown(state: State, name: str) -> Any:
     return reason("setting-unknown", why=setting.reason) if setting.value is None else setting.value
 
 
-def _text(path: str) -> Tuple[Optional[str], Optional[Reason]]:
-    """A file's stripped text with None, or None with the reason."""
+def _file(root: str, path: str, limit: int = 1 << 20) -> Setting:
+    """A file's text without what surrounds it, or why it cannot be read."""
+    path = f"{root}/{path}"
     try:
-        return kernel.read(path).strip("\0 \t\r\n"), None
+        return Setting(kernel.read(path, limit).strip("\0 \t\r\n"))
     except FileNotFoundError:
-        return None, reason("no-file", path=path)
+        return Setting(None, reason("no-file", path=path))
     except OSError as error:
-        return None, reason("file-unreadable", path=path, error=error.strerror)
+        return Setting(None, reason("file-unreadable", path=path, error=error.strerror))
 
 
-def _file(root: str, path: str) -> Setting:
-    return Setting(*_text(f"{root}/{path}"))
-
-
-def _matched(root: str, path: str, pattern: str, field: str) -> Setting:
+def _matched(root: str, path: str, pattern: str, field: str, limit: int = 1 << 20) -> Setting:
     """The part of a file that a pattern's group finds, called ``field`` when it is not there."""
-    text, why = _text(f"{root}/{path}")
-    found = re.search(pattern, text or "", re.M)
+    text = _file(root, path, limit)
+    found = re.search(pattern, text.value or "", re.M)
     if found:
         return Setting(found.group(1))
-    return Setting(None, why or reason("no-field", path=f"{root}/{path}", field=field))
+    return Setting(None, text.reason or reason("no-field", path=f"{root}/{path}", field=field))
 
 
 def _known(found: Any, why: Reason) -> Setting:
@@ -169,16 +193,15 @@ def _by_cpu(root: str, folder: str) -> List[str]:
 
 
 def _processor(root: str) -> Dict[str, Setting]:
-    text = kernel.read_text(f"{root}/proc/cpuinfo", 8192) or ""
-    found = re.search(r"^microcode\s*:\s*(\S+)", text, re.M)
+    microcode = _matched(root, "proc/cpuinfo", r"^microcode\s*:\s*(\S+)", "microcode", 8192)
+    if microcode.value is None:
+        microcode = _file(root, f"{CPUS}/cpu0/microcode/version")
     folder = f"{root}/{CPUS}/vulnerabilities"
     mitigations = {
         name: kernel.read_text(f"{folder}/{name}") for name in sorted(kernel.list_folder(folder))
     }
     return {
-        "cpu.microcode": Setting(found.group(1))
-        if found
-        else _file(root, f"{CPUS}/cpu0/microcode/version"),
+        "cpu.microcode": microcode,
         "cpu.mitigations": _known(mitigations or None, reason("no-file", path=folder)),
     }
 
@@ -190,7 +213,7 @@ def _frequency(root: str) -> Dict[str, Setting]:
     if not policies:  # before Linux 4.3 the policies lay below the CPUs
         policies = _by_cpu(root, "cpufreq")
 
-    def gather(file: str) -> Setting:
+    def gathered(file: str) -> Setting:
         """What the policies say: one word, or each word with its number of policies."""
         if not policies:
             return Setting(None, reason("no-frequency-policies"))
@@ -205,14 +228,8 @@ def _frequency(root: str) -> Dict[str, Setting]:
     no_turbo = kernel.read_text(f"{root}/{CPUS}/intel_pstate/no_turbo")
     boost = kernel.read_text(f"{folder}/boost")
     turbo = {"0": "on", "1": "off"}.get(no_turbo or "") or {"1": "on", "0": "off"}.get(boost or "")
-    return {
-        "cpu.driver": gather("scaling_driver"),
-        "cpu.energy_preference": gather("energy_performance_preference"),
-        "cpu.governor": gather("scaling_governor"),
-        "cpu.max_khz": gather("scaling_max_freq"),
-        "cpu.min_khz": gather("scaling_min_freq"),
-        "cpu.turbo": _known(turbo, reason("turbo-unknown")),
-    }
+    found = {name: gathered(file) for name, file in _POLICY_FILES.items()}
+    return {**found, "cpu.turbo": _known(turbo, reason("turbo-unknown"))}
 
 
 def _numa(root: str, hypervisor: Optional[str]) -> Dict[str, Setting]:
@@ -221,7 +238,7 @@ def _numa(root: str, hypervisor: Optional[str]) -> Dict[str, Setting]:
     The mode is an inference: NPS (AMD EPYC, "NUMA nodes per socket") and SNC (Intel Xeon,
     "sub-NUMA clustering") are firmware settings that the kernel does not show.
     """
-    packages: Dict[FrozenSet[int], int] = {}
+    packages: Counter[FrozenSet[int]] = Counter()
     spans = False
     for node in kernel.list_nodes(root or "/"):
         cpus = kernel.node_cpus(root, node)
@@ -232,7 +249,7 @@ def _numa(root: str, hypervisor: Optional[str]) -> Dict[str, Setting]:
             kernel.read_text(f"{here}/package_cpus") or kernel.read_text(f"{here}/core_siblings")
         )
         if package:
-            packages[package] = packages.get(package, 0) + 1
+            packages[package] += 1
             spans = spans or not cpus <= package
     counts = sorted(set(packages.values()))
     if not counts:
@@ -249,9 +266,7 @@ def _mode(root: str, counted: Setting, hypervisor: Optional[str]) -> Setting:
         return counted
     if hypervisor not in (None, "none"):
         return Setting(None, reason("nodes-of-a-hypervisor"))
-    cpuinfo = kernel.read_text(f"{root}/proc/cpuinfo", 8192) or ""
-    model = re.search(r"^model name\s*:(.*)", cpuinfo, re.M)
-    words = model.group(1) if model else ""
+    words = processor.read(root or "/").model or ""
     count = counted.value
     if re.search(r"\bEPYC\b|Hygon", words):
         return Setting(f"NPS{count}")
@@ -267,45 +282,27 @@ def _kernel_words(cmdline: str) -> str:
 
 
 def _system(root: str) -> Dict[str, Setting]:
+    """The distribution, and the CPU quota of this process."""
     places = ("etc/os-release", "usr/lib/os-release")
     found = [_matched(root, p, r'^PRETTY_NAME="?([^"\n]*)', "PRETTY_NAME") for p in places]
-    return {"os.release": next((one for one in found if one.value is not None), found[0])}
-
-
-def _limits(root: str) -> Dict[str, Setting]:
-    """The cpuset, cgroup and CPU quota of this process."""
     cgroup = _matched(root, "proc/self/cgroup", r"^0::(\S*)", "version 2 group").value
     quota = Setting(None, reason("no-cgroup2"))
     if cgroup is not None:
         quota = _file(root, f"sys/fs/cgroup{cgroup.rstrip('/')}/cpu.max")
-    status = "proc/self/status"
+    release = next((one for one in found if one.value is not None), found[0])
+    return {"os.release": release, "cgroup.cpu_max": quota}
+
+
+def _memory(root: str) -> Dict[str, Setting]:
+    text = _file(root, "proc/meminfo")
+    sizes = kernel.meminfo(text.value)
     return {
-        "cgroup.cpu_max": quota,
-        "cpuset.cpus": _matched(root, status, r"^Cpus_allowed_list:[ \t]*(\S*)", "CPU list"),
-        "cpuset.mems": _matched(root, status, r"^Mems_allowed_list:[ \t]*(\S*)", "node list"),
+        name: _known(
+            sizes.get(field),
+            text.reason or reason("no-field", path=f"{root}/proc/meminfo", field=field),
+        )
+        for name, field in _MEMORY.items()
     }
-
-
-def _load(root: str) -> Dict[str, Setting]:
-    load = _matched(root, "proc/loadavg", r"^([\d.]+ [\d.]+ [\d.]+)", "load average")
-    if load.value is not None:
-        load = Setting([float(number) for number in load.value.split()])
-    state = {"load.average": load}
-    for kind in ("cpu", "io", "memory"):
-        some = _matched(root, f"proc/pressure/{kind}", r"^some avg10=([\d.]+)", "line some")
-        state[f"psi.{kind}"] = some if some.value is None else Setting(float(some.value))
-    text, why = _text(f"{root}/proc/meminfo")
-    memory = kernel.meminfo(text)
-    for name, field in (
-        ("memory.available_bytes", "MemAvailable"),
-        ("memory.free_bytes", "MemFree"),
-        ("memory.swap_free_bytes", "SwapFree"),
-        ("memory.swap_total_bytes", "SwapTotal"),
-        ("memory.total_bytes", "MemTotal"),
-    ):
-        missing = why or reason("no-field", path=f"{root}/proc/meminfo", field=field)
-        state[name] = _known(memory.get(field), missing)
-    return state
 
 
 def _heat(root: str) -> Dict[str, Setting]:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Set, Tuple
 
 from .. import cpulist, kernel
 from ..contract import Host, Node, Reason, reason
@@ -139,20 +140,20 @@ def read_nodes(host: Host) -> Survey:
     root = host.root.rstrip("/")
     live = os.path.realpath(host.root) == "/"
     page = _page_bytes(root, live, host)
-    zones = _zones(kernel.read_text(f"{root}/proc/zoneinfo"))
-    blocks = _free_blocks(kernel.read_text(f"{root}/proc/buddyinfo"), page)
     huge = kernel.read_int(f"{root}/{kernel.HUGE_PAGES}/hpage_pmd_size")
+    room = _room(kernel.read_text(f"{root}/proc/zoneinfo"), page)
+    huge_page_room = _huge_page_room(kernel.read_text(f"{root}/proc/buddyinfo"), page, huge)
     nodes = [
         replace(
             _node(root, node),
-            room_bytes=_room(zones.get(node.number), page),
-            huge_page_bytes=_in_blocks(blocks.get(node.number), huge),
+            room_bytes=room.get(node.number),
+            huge_page_bytes=huge_page_room.get(node.number),
         )
         for node in host.nodes
     ]
     return Survey(
         live=live, page_bytes=page, huge_page_bytes=huge, nodes=tuple(nodes),
-        vmstat=kernel.vmstat(root or "/"), problems=() if zones else (reason("no-zoneinfo"),),
+        vmstat=kernel.vmstat(root or "/"), problems=() if room else (reason("no-zoneinfo"),),
     )  # fmt: skip
 
 
@@ -203,53 +204,36 @@ def _page_bytes(root: str, live: bool, host: Host) -> int:
     return min((4096, 16384, 65536), key=lambda size: abs(size - ratio))
 
 
-class _Zone(NamedTuple):
-    free: int
-    low: int
-    protection: int
-
-
-def _zones(text: Optional[str]) -> Dict[int, List[_Zone]]:
-    """Each node's zones, in pages: free, low watermark, and what is kept from user memory."""
-    found: Dict[int, List[_Zone]] = {}
-    for part in re.split(r"^(?=Node \d+, zone)", text or "", flags=re.M):
-        head = re.match(r"Node (\d+), zone", part)
-        free = re.search(r"^\s+pages free\s+(\d+)", part, re.M)
-        low = re.search(r"^\s+low\s+(\d+)$", part, re.M)
-        kept = re.search(r"protection: \(([\d, ]*)\)", part)
-        if head and free and low:
-            numbers = [int(n) for n in kept.group(1).split(",")] if kept else [0]
-            zone = _Zone(int(free.group(1)), int(low.group(1)), max(numbers))
-            found.setdefault(int(head.group(1)), []).append(zone)
-    return found
-
-
-def _room(zones: Optional[List[_Zone]], page: int) -> Optional[int]:
-    """What user memory can still get of a node before the next one is used.
+def _room(text: Optional[str], page: int) -> Dict[int, int]:
+    """What user memory can still get of each node before the next one is used.
 
     A zone gives pages while more than its low watermark and its lowmem_reserve stay free
     (mm/page_alloc.c, zone_watermark_ok).
     """
-    if zones is None:
-        return None
-    return page * sum(max(0, zone.free - zone.low - zone.protection) for zone in zones)
+    room: Dict[int, int] = {}
+    for part in re.split(r"^(?=Node \d+, zone)", text or "", flags=re.M):
+        zone = re.match(
+            r"Node (?P<node>\d+), zone.*?^\s+pages free\s+(?P<free>\d+).*?^\s+low\s+(?P<low>\d+)$",
+            part,
+            re.M | re.S,
+        )
+        if zone:
+            node, free, low = map(int, zone.groups())
+            kept = re.search(r"protection: \(([\d, ]*)\)", part)
+            reserve = max(map(int, kept.group(1).split(","))) if kept else 0
+            room[node] = room.get(node, 0) + page * max(0, free - low - reserve)
+    return room
 
 
-def _free_blocks(text: Optional[str], page: int) -> Dict[int, Dict[int, int]]:
-    """Free bytes of each node by block size."""
-    found: Dict[int, Dict[int, int]] = {}
+def _huge_page_room(text: Optional[str], page: int, huge: Optional[int]) -> Dict[int, int]:
+    """Free bytes of each node in blocks that hold a huge page, where blocks can be so large."""
+    found: Dict[int, int] = {}
     for node, counts in re.findall(r"^Node (\d+), zone\s+\w+\s+([\d ]+)$", text or "", re.M):
-        sizes = found.setdefault(int(node), {})
-        for order, count in enumerate(counts.split()):
-            sizes[page << order] = sizes.get(page << order, 0) + int(count) * (page << order)
+        blocks = {page << order: int(count) for order, count in enumerate(counts.split())}
+        if huge and huge <= max(blocks):
+            free = sum(size * count for size, count in blocks.items() if size >= huge)
+            found[int(node)] = found.get(int(node), 0) + free
     return found
-
-
-def _in_blocks(blocks: Optional[Dict[int, int]], size: Optional[int]) -> Optional[int]:
-    """Free bytes in blocks that hold a huge page; None where blocks never are so large."""
-    if blocks is None or not size or size > max(blocks):
-        return None
-    return sum(count for block, count in blocks.items() if block >= size)
 
 
 # --- processes --------------------------------------------------------------------------------
@@ -268,11 +252,11 @@ def _with_processes(survey: Survey, host: Host, began: float, end: float) -> Sur
     before = {stat.pid: _threads(proc, stat.pid) for stat in chosen[:_MOST_PROCESSES]}
     node_of = {cpu.number: cpu.node for cpu in host.cpus}
     found: List[ProcessUse] = []
-    unread = 0
-    for position, stat in enumerate(chosen):
-        if position >= _MOST_PROCESSES or (found and time.process_time() > end):
-            unread += 1
-            continue
+    begun = 0
+    for stat in chosen[:_MOST_PROCESSES]:
+        if found and time.process_time() > end:
+            break
+        begun += 1
         process = _process(proc, stat, page, node_of)
         if process is not None:  # else it ended while we looked
             found.append(process)
@@ -286,7 +270,7 @@ def _with_processes(survey: Survey, host: Host, began: float, end: float) -> Sur
     return replace(
         survey, processes=tuple(found), seen=len(stats), small=len(stats) - len(large),
         alike=len(large) - len(chosen), unreadable=sum(process.memory is None for process in found),
-        unread=unread,
+        unread=len(chosen) - begun,
     )  # fmt: skip
 
 
@@ -341,15 +325,11 @@ def _process(
         return replace(process, reason=reason("no-readable-numa-maps"))
     except Fault as fault:
         return replace(process, reason=fault.reason)
-    memory: Dict[int, int] = {}
-    policies: Dict[str, Dict[int, int]] = {}
+    policies: Dict[str, Counter[int]] = {}
     for mapping in mappings:
-        of_policy = policies.setdefault(mapping.policy, {})
-        for node, size in mapping.bytes_by_node.items():
-            memory[node] = memory.get(node, 0) + size
-            of_policy[node] = of_policy.get(node, 0) + size
-    held = {node: memory[node] for node in sorted(memory) if memory[node]}
-    return replace(process, memory=held, policies=policies)
+        policies.setdefault(mapping.policy, Counter()).update(mapping.bytes_by_node)
+    memory = sum(policies.values(), Counter())  # leaves out nodes with nothing
+    return replace(process, memory=dict(sorted(memory.items())), policies=policies)
 
 
 def _unit(cgroup: Optional[str]) -> Optional[str]:
@@ -366,14 +346,14 @@ def _with_running(
     passed_s: Optional[float],
 ) -> ProcessUse:
     """Where its threads ran: by the CPU time each used meanwhile (of a copy: since it started)."""
-    used: Dict[int, int] = {}
+    used: Counter[int] = Counter()
     for thread, stat in last.items():
         spent = stat.ticks
         if passed_s is not None:
             spent = stat.ticks - first[thread].ticks if thread in first else 0
         node = node_of.get(stat.last_cpu)
         if spent > 0 and node is not None:
-            used[node] = used.get(node, 0) + spent
+            used[node] += spent
     total = sum(used.values())
     busy = None
     if passed_s is not None:

@@ -1,7 +1,7 @@
 """The programs that experiments use, as a run would find them on this host.
 
-Each is asked in a process of its own, all at the same time, and killed with whatever it started
-when it has not answered in time. Nothing is measured and nothing is compiled.
+All are asked at the same time by one process, which is killed with whatever it started when not
+all have answered in time. Nothing is measured and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from .. import kernel
-from ..contract import Reason, reason, to_json
+from ..contract import Reason, from_json, reason, to_json
 from ..drivers import driver
 from ..errors import Fault
 
@@ -41,46 +42,48 @@ class Tool:
 
 def find(limit_s: float = _LIMIT_S) -> List[Tool]:
     """Return the tools of this host; the whole takes ``limit_s`` at most."""
-    questions: Dict[str, Callable[[], Tool]] = {
-        "numactl": _numactl,
-        "compiler": _compiler,
-        **{name: functools.partial(_by_driver, name) for name in _DRIVERS},
-        "perf": _perf,
-    }
-    asked = {name: _ask(question) for name, question in questions.items()}
-    deadline = time.monotonic() + limit_s
-    answers = {name: _answer(*one, deadline) for name, one in asked.items()}
-    return [
-        Tool(**{**answer, "why": Reason(**answer["why"]) if answer["why"] else None})
-        if answer
-        else Tool(name, False, None, reason("no-answer-in-time", limit=limit_s))
-        for name, answer in answers.items()
-    ]
-
-
-def _ask(question: Callable[[], Tool]) -> Tuple[int, int]:
-    """Start answering in a process group of its own; return its pid and where it will answer."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _reply(question, writing)
+        _reply(writing)
     os.close(writing)
-    return pid, reading
+    answers = _answers(reading, time.monotonic() + limit_s)
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:  # it ended, or has not yet made its group
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    late = reason("no-answer-in-time", limit=limit_s)
+    return [answers.get(name) or Tool(name, False, None, late) for name in _questions()]
 
 
-def _reply(question: Callable[[], Tool], writing: int) -> NoReturn:
+def _questions() -> Dict[str, Callable[[], Tool]]:
+    by_driver = {name: functools.partial(_by_driver, name) for name in _DRIVERS}
+    return {"numactl": _numactl, "compiler": _compiler, **by_driver, "perf": _perf}
+
+
+def _reply(writing: int) -> NoReturn:
+    """Write a line of JSON for each tool, as soon as it is known."""
+
+    def answer(name: str, question: Callable[[], Tool]) -> None:
+        os.write(writing, (json.dumps([name, to_json(question())]) + "\n").encode())
+
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
-        os.write(writing, json.dumps(to_json(question())).encode())
+        threads = [threading.Thread(target=answer, args=one) for one in _questions().items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     finally:
         os._exit(0)
 
 
-def _answer(pid: int, reading: int, deadline: float) -> Dict[str, Any]:
-    """The answer of a process, or {} when it gave none in time; then nothing of it stays."""
+def _answers(reading: int, deadline: float) -> Dict[str, Tool]:
+    """Read whole lines until the last one or the deadline."""
     data = b""
     while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(reading, 65536)
@@ -88,15 +91,8 @@ def _answer(pid: int, reading: int, deadline: float) -> Dict[str, Any]:
             break
         data += part
     os.close(reading)
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:  # it ended, or has not yet made its group
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    try:
-        return dict(json.loads(data))
-    except ValueError:
-        return {}
+    told = (json.loads(line) for line in data.splitlines())
+    return {name: from_json(Tool, tool) for name, tool in told}
 
 
 def _by_driver(name: str) -> Tool:

@@ -9,13 +9,11 @@ host with hundreds of CPUs is read once per group and not once per CPU.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from dataclasses import replace
 from typing import (
     AbstractSet,
-    Callable,
     Dict,
     FrozenSet,
     Iterable,
@@ -163,44 +161,33 @@ def _identity(text: Optional[str]) -> Optional[int]:
     return None if value is None or value < 0 or value == 0xFFFF else value
 
 
-_LEVELS = (  # level, names of its map (the newer first: both name the same map), its id
-    ("core", ("core_cpus", "thread_siblings"), "core_id"),
-    ("cluster", ("cluster_cpus",), "cluster_id"),
-    ("die", ("die_cpus",), "die_id"),
-    ("package", ("package_cpus", "core_siblings"), "physical_package_id"),
-)
+_LEVELS = {  # level: its id, and the names of its map (the newer first: both name the same map)
+    "core": ("core_id", "core_cpus", "thread_siblings"),
+    "cluster": ("cluster_id", "cluster_cpus"),
+    "die": ("die_id", "die_cpus"),
+    "package": ("physical_package_id", "package_cpus", "core_siblings"),
+}
 
 
 def _levels(root: str, online: Sequence[int], problems: Problems) -> Dict[str, _Level]:
     """Which CPUs form each core, cluster, die and package."""
-    present: Set[str] = set()
-    for cpu in online:
-        present = set(kernel.list_folder(f"{root}/{CPUS}/cpu{cpu}/topology"))
-        if present:
-            break
+    listings = (kernel.list_folder(f"{root}/{CPUS}/cpu{cpu}/topology") for cpu in online)
+    present = next((names for names in listings if names), [])
     levels: Dict[str, _Level] = {}
-    for level, names, id_name in _LEVELS:
+    for level, (id_name, *maps) in _LEVELS.items():
         # The map before the list: where a kernel's two differ, it was the list that was wrong.
-        source = next((name for name in names if name in present), None)
-        parse: Callable[[Optional[str]], Optional[FrozenSet[int]]] = kernel.cpu_mask
-        if source is None:
-            source = next((f"{name}_list" for name in names if f"{name}_list" in present), None)
-            parse = kernel.cpu_list
-        known_id = id_name if id_name in present else None
-        by_id = functools.partial(_by_id, root, online, known_id if level == "package" else None)
-        if source is None:
-            levels[level] = by_id()
+        sources = [name for name in [*maps, *(f"{one}_list" for one in maps)] if name in present]
+        if not sources:
+            levels[level] = _by_id(root, online, id_name) if level == "package" else {}
             continue
-        groups, torn = _by_map(root, online, source, parse, known_id)
-        levels[level] = groups
+        known_id = id_name if id_name in present else None
+        levels[level], torn = _by_map(root, online, sources[0], known_id)
         if torn:
             problems.append(reason("maps-overlap", level=level, cpus=cpulist.format(torn)))
-            ids = by_id()
-            if len(ids) == len(online):
-                levels[level] = ids
-                continue
         if level == "package":
-            levels[level] = _numbered(groups, problems)
+            ids = _by_id(root, online, id_name) if torn else {}
+            complete = len(ids) == len(online)
+            levels[level] = ids if complete else _numbered(levels[level], problems)
     _drop_what_says_nothing(levels)
     for level, code in (("package", "packages-unknown"), ("core", "cores-unknown")):
         if not levels[level]:
@@ -210,11 +197,16 @@ def _levels(root: str, online: Sequence[int], problems: Problems) -> Dict[str, _
     return levels
 
 
+def _numbers(path: str) -> Optional[FrozenSet[int]]:
+    """The CPUs in a file that holds a list or, by its name, a map."""
+    parse = kernel.cpu_list if path.endswith("_list") else kernel.cpu_mask
+    return parse(kernel.read_text(path))
+
+
 def _by_map(
     root: str,
     online: Sequence[int],
     source: str,
-    parse: Callable[[Optional[str]], Optional[FrozenSet[int]]],
     id_name: Optional[str],
 ) -> Tuple[_Level, Set[int]]:
     """Groups by the CPUs' maps, and the CPUs whose maps contradict each other."""
@@ -225,11 +217,11 @@ def _by_map(
         if cpu in found:
             continue
         here = f"{root}/{CPUS}/cpu{cpu}/topology/"
-        cpus = parse(kernel.read_text(here + source))
-        if cpus is None:
+        listed = _numbers(here + source)
+        if listed is None:
             continue
-        cpus = (cpus & up) | {cpu}
-        taken = {other for other in cpus if other in found}
+        cpus = (listed & up) | {cpu}
+        taken = cpus & set(found)
         if taken:  # keep what was said first
             torn |= cpus
             cpus -= taken
@@ -238,10 +230,10 @@ def _by_map(
     return found, torn
 
 
-def _by_id(root: str, online: Sequence[int], id_name: Optional[str]) -> _Level:
+def _by_id(root: str, online: Sequence[int], id_name: str) -> _Level:
     """The CPUs of each id, for where the maps are missing or contradict each other."""
     members: Dict[int, List[int]] = {}
-    for cpu in online if id_name else ():
+    for cpu in online:
         number = _identity(kernel.read_text(f"{root}/{CPUS}/cpu{cpu}/topology/{id_name}"))
         if number is not None:
             members.setdefault(number, []).append(cpu)
@@ -252,10 +244,10 @@ def _by_id(root: str, online: Sequence[int], id_name: Optional[str]) -> _Level:
 def _numbered(level: _Level, problems: Problems) -> _Level:
     """Packages whose ids are unknown, or repeat (s390 books), are numbered in CPU order."""
     groups = list(dict.fromkeys(level.values()))
-    ids = [group.number for group in groups]
-    if None not in ids and len(set(ids)) == len(ids):
-        return level
+    ids = {group.number for group in groups}
     if None not in ids:
+        if len(ids) == len(groups):
+            return level
         problems.append(reason("package-ids-repeat"))
     return {
         cpu: _Group(group.cpus, index) for index, group in enumerate(groups) for cpu in group.cpus
@@ -291,10 +283,10 @@ def _nodes(
     numbers = kernel.list_nodes(root)
     if not numbers:
         problems.append(reason("no-nodes", folder=NODES))
-        cached = [meminfo[name] for name in ("Cached", "Buffers") if name in meminfo]
+        cached = meminfo["Cached"] + meminfo.get("Buffers", 0) if "Cached" in meminfo else None
         node = Node(
             number=0, cpus=cpulist.format(online), memory_bytes=meminfo.get("MemTotal"),
-            free_bytes=meminfo.get("MemFree"), page_cache_bytes=sum(cached) if cached else None,
+            free_bytes=meminfo.get("MemFree"), page_cache_bytes=cached,
             distances={}, hugepages=_huge_pages(f"{root}/sys/kernel/mm/hugepages"),
         )  # fmt: skip
         return [node], dict.fromkeys(online, 0)
@@ -383,70 +375,49 @@ def _caches(
 ) -> Tuple[Cache, ...]:
     """Every cache once; each is read at the first CPU that shares it."""
     up = frozenset(online)
-    found: Dict[Tuple[int, str, FrozenSet[int]], Optional[int]] = {}
+    found: Dict[Tuple[int, str, FrozenSet[int]], Cache] = {}
     # CPUs whose cache at this place was read at a CPU that shares it. The number of places is
     # part of the key: CPUs of different kinds number their caches differently.
     covered: Dict[Tuple[int, str], Set[int]] = {}
     unclear: Dict[Tuple[str, Optional[int]], Set[int]] = {}
     without = set()
-    done: Set[int] = set()  # threads of a core that share every cache of one that was read
+    modules = False
     for cpu in online:
-        if cpu in done:
-            continue
         core = core_of[cpu].cpus if cpu in core_of else frozenset([cpu])
         here = f"{root}/{CPUS}/cpu{cpu}/cache"
         indexes = [name for name in kernel.list_folder(here) if name.startswith("index")]
         if not indexes:
             without.add(cpu)
-        alike = set(core) if indexes else set()
         for index in indexes:
             seen = covered.setdefault((len(indexes), index), set())
-            if cpu not in seen:
-                level, kind, sharing, size = _cache(f"{here}/{index}/")
-                if level is None or not kind:
-                    unclear.setdefault(("caches-unnamed", None), set()).add(cpu)
-                    continue
-                if not sharing:  # ia64 leaves the map of its outer caches empty
-                    unclear.setdefault(("cache-sharers-unknown", None), set()).add(cpu)
-                if size is None:
-                    unclear.setdefault(("cache-size-unknown", level), set()).add(cpu)
-                sharing = ((sharing or core) & up) | {cpu}
-                seen |= sharing
-                found.setdefault((level, kind, sharing), size)
-                alike &= sharing
-            else:
-                alike &= seen
-        done |= alike
+            if cpu in seen:
+                continue
+            level = kernel.read_int(f"{here}/{index}/level")
+            kind = kernel.read_text(f"{here}/{index}/type")
+            if level is None or not kind:
+                unclear.setdefault(("caches-unnamed", None), set()).add(cpu)
+                continue
+            sharing = _numbers(f"{here}/{index}/shared_cpu_map")
+            if sharing is None:
+                sharing = _numbers(f"{here}/{index}/shared_cpu_list")
+            if not sharing:  # ia64 leaves the map of its outer caches empty
+                unclear.setdefault(("cache-sharers-unknown", None), set()).add(cpu)
+            size = _size(kernel.read_text(f"{here}/{index}/size"))
+            if size is None:
+                unclear.setdefault(("cache-size-unknown", level), set()).add(cpu)
+            sharing = ((sharing or core) & up) | {cpu}
+            seen |= sharing
+            modules |= level == 1 and kind == "Data" and len(sharing) < len(core)
+            cache = Cache(level, kind, size, cpulist.format(sharing))
+            found.setdefault((level, kind, sharing), cache)
     for (code, of_level), cpus in unclear.items():
         problems.append(reason(code, cpus=cpulist.format(cpus), level=of_level))
     if without:
         who = None if without == up else cpulist.format(without)
         problems.append(reason("caches-unknown", cpus=who))
-    if any(
-        level == 1 and kind == "Data" and len(sharing) < len(core_of[cpu].cpus)
-        for level, kind, sharing in found
-        for cpu in list(sharing)[:1]
-        if cpu in core_of
-    ):
+    if modules:
         problems.append(reason("modules-as-cores"))
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1], min(item[0][2])))
-    return tuple(
-        Cache(level, kind, size, cpulist.format(sharing))
-        for (level, kind, sharing), size in ordered
-    )
-
-
-def _cache(
-    place: str,
-) -> Tuple[Optional[int], Optional[str], Optional[FrozenSet[int]], Optional[int]]:
-    """Level, type, the CPUs that share it, and size of one cache's folder."""
-    sharing = kernel.cpu_mask(kernel.read_text(place + "shared_cpu_map"))
-    if sharing is None:
-        sharing = kernel.cpu_list(kernel.read_text(place + "shared_cpu_list"))
-    return (
-        kernel.read_int(place + "level"), kernel.read_text(place + "type"), sharing,
-        _size(kernel.read_text(place + "size")),
-    )  # fmt: skip
+    return tuple(found[key] for key in sorted(found, key=lambda key: (*key[:2], min(key[2]))))
 
 
 # --- devices ----------------------------------------------------------------------------------
@@ -482,7 +453,7 @@ def _names(folder: str, depth: int) -> Set[str]:
     for entry in kernel.list_folder(folder):
         if entry in _NAMING:
             below = kernel.list_folder(f"{folder}/{entry}")
-            names |= {n for n in below if not (entry == "drm" and not n.startswith("card"))}
+            names |= {name for name in below if entry != "drm" or name.startswith("card")}
         elif depth and _BETWEEN.match(entry):
             names |= _names(f"{folder}/{entry}", depth - 1)
     return names
@@ -506,27 +477,25 @@ def _allowed(root: str, online: Set[int], nodes: Set[int]) -> Allowed:
 
 def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[FrozenSet[int]]]:
     """The cpuset of a copied machine whose /proc/self/status was not copied (man 7 cgroups)."""
-    own: Dict[str, str] = {}
+    cpuset = cgroup2 = kernel.read_text(f"{root}/proc/self/cpuset") or "/"
     for line in (kernel.read_text(f"{root}/proc/self/cgroup") or "").splitlines():
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        own["cgroup2" if not controllers else "cpuset" if "cpuset" in controllers else ""] = path
-    for kind in ("cpuset", "cgroup2"):
-        own.setdefault(kind, kernel.read_text(f"{root}/proc/self/cpuset") or "/")
+        if not controllers:
+            cgroup2 = path
+        elif "cpuset" in controllers:
+            cpuset = path
     for line in (kernel.read_text(f"{root}/proc/mounts") or "").splitlines():
-        fields = line.split()
-        if len(fields) < 4:
-            continue
-        _, mount, kind, options = fields[:4]
-        if kind == "cpuset" or (kind == "cgroup" and "cpuset" in options.split(",")):
-            folder = f"{root}{mount}{own['cpuset']}"
-            names = [("cpus", "mems"), ("cpuset.cpus", "cpuset.mems")]
-        elif kind == "cgroup2":
-            folder = f"{root}{mount}{own['cgroup2']}"
-            names = [("cpuset.cpus.effective", "cpuset.mems.effective")]
+        _, mount, kind, options = (line.split() + [""] * 4)[:4]
+        if kind == "cgroup2":
+            before, after = f"{root}{mount}{cgroup2}/cpuset.", ".effective"
+        elif kind == "cgroup" and "cpuset" in options.split(","):
+            before, after = f"{root}{mount}{cpuset}/cpuset.", ""
+        elif kind == "cpuset":
+            before, after = f"{root}{mount}{cpuset}/", ""
         else:
             continue
-        for pair in names:
-            cpus, mems = (kernel.cpu_list(kernel.read_text(f"{folder}/{name}")) for name in pair)
-            if cpus is not None or mems is not None:
-                return cpus, mems
+        cpus = kernel.cpu_list(kernel.read_text(f"{before}cpus{after}"))
+        mems = kernel.cpu_list(kernel.read_text(f"{before}mems{after}"))
+        if cpus is not None or mems is not None:
+            return cpus, mems
     return None, None
