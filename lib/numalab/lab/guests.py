@@ -33,6 +33,7 @@ _SIGN, _READY = "numalab-lab: started", "numalab-lab: ready"
 _SILENT_CPU_S = 900.0  # without a line on its console, or an answer of its ssh server
 _HANG_S = 40.0  # seconds in which a guest neither ran nor waited for a CPU: one that boots is busy
 _CLOCK_OFF_S = 2.0
+_STARTING = "it is starting, or hangs"
 
 
 # While these are counted no perf that starts or ends makes the kernel patch its own code, which
@@ -47,11 +48,11 @@ class Guest(NamedTuple):
     """A guest as it is found: ``pid`` is None where no QEMU runs."""
 
     name: str
-    pid: int | None
-    port: int | None
-    accelerator: str | None
-    since: float | None  # seconds of the epoch
-    why: str | None  # why none runs, though a disk is there; or what is wrong with a running one
+    pid: int | None = None
+    port: int | None = None
+    accelerator: str | None = None
+    since: float | None = None  # seconds of the epoch
+    why: str | None = None  # why none runs, though a disk is there; or what is wrong with this one
 
     @property
     def running(self) -> bool:
@@ -67,15 +68,12 @@ def folder(name: str) -> Path:
 def key_file() -> Path:
     """Return the private key that logs in to guests; made when there is none."""
     path = image.cache() / "key"
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with image.locked(path.with_name("key.lock"), lambda: None):
-            if not path.is_file():
-                part = path.with_name(f".key-{os.getpid()}")
-                command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "numalab-lab"]
-                subprocess.run([*command, "-f", str(part)], check=True, stdout=subprocess.DEVNULL)
-                part.with_name(part.name + ".pub").rename(path.with_name("key.pub"))
-                part.rename(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with image.locked(path.with_name("key.lock"), lambda: None):
+        if not path.with_name("key.pub").is_file():  # ssh-keygen writes it last
+            path.unlink(missing_ok=True)
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "numalab-lab"]
+            subprocess.run([*command, "-f", str(path)], check=True, stdout=subprocess.DEVNULL)
     return path
 
 
@@ -91,20 +89,17 @@ def look(name: str) -> Guest:
     """Return a guest as it is now; what its state file says counts only if its QEMU lives."""
     home = folder(name)
     if not (home / "disk").exists():
-        return Guest(name, None, None, None, None, None)
+        return Guest(name)
     try:
         state = json.loads((home / "state.json").read_text())
     except FileNotFoundError:
-        return Guest(name, None, None, None, None, "it was ended")
+        return Guest(name, why="it was ended")
     except (OSError, ValueError) as error:
-        return Guest(name, None, None, None, None, f"its state cannot be read: {error}")
+        return Guest(name, why=f"its state cannot be read: {error}")
     if not _is_ours(state):
-        return Guest(name, None, None, None, None, f"its QEMU is gone: {_last_words(home)}")
-    ready = _READY in _console(home)
-    return Guest(
-        name, state["pid"], state["port"], state["accelerator"], state["since"],
-        None if ready else "it is starting, or hangs",
-    )  # fmt: skip
+        return Guest(name, why=f"its QEMU is gone: {_last_words(home)}")
+    found = {key: state[key] for key in ("pid", "port", "accelerator", "since")}
+    return Guest(name, **found, why=None if _READY in _console(home) else _STARTING)
 
 
 def up(name: str, say: image.Say) -> Guest:
@@ -115,13 +110,18 @@ def up(name: str, say: image.Say) -> Guest:
     """
     host = hosts.load(name)
     tools.need_for_guest(host.arch)
-    folder(name).mkdir(parents=True, exist_ok=True)
+    home = folder(name)
+    home.mkdir(parents=True, exist_ok=True)
     with _locked(name, say):
-        home = folder(name)
         home.mkdir(exist_ok=True)
         guest = look(name)
         if guest.running and not guest.why:
-            _must_answer(guest)  # not ended where it does not: it may be measuring
+            why = _log_in(guest)
+            if why:  # it is not ended: it may be measuring
+                raise Fault(
+                    f"{name} runs (process {guest.pid}), but {why}",
+                    f"if it hangs: kill {guest.pid} and numalab lab up {name} keep its disk",
+                )
             inventory.write(known())
             return guest
         if guest.running:
@@ -169,11 +169,8 @@ def ssh(guest: Guest, *command: str) -> list[str]:
 def ssh_options() -> list[str]:
     """Return ssh's options for every guest: its key, and no memory of host keys."""
     return [
-        *("-i", str(key_file())),
-        *("-o", "IdentitiesOnly=yes"),
-        *("-o", "StrictHostKeyChecking=no"),
-        *("-o", "UserKnownHostsFile=/dev/null"),
-        *("-o", "LogLevel=ERROR"),
+        *("-i", str(key_file()), "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=no"),
+        *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
     ]
 
 
@@ -197,7 +194,8 @@ def _boot(host: hosts.Host, say: image.Say) -> None:
         why = _wait(child, home, accelerator)
         if accelerator == "kvm":
             _remember_kvm(not why)
-        why = why or _log_in(look(host.name), child, home)
+        guest = look(host.name)
+        why = why or _log_in(guest, child) or _prepare(guest)
         if not why:
             kind = "under KVM" if accelerator == "kvm" else "emulated in software"
             say(f"{host.name} is up after {time.monotonic() - started:.0f} s, {kind}")
@@ -225,9 +223,8 @@ def _disk(host: hosts.Host, say: image.Say) -> Path:
     made = image.ensure(host.arch, say)
     name.write_text(made.name)
     part = home / ".disk"
-    create = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2"]
-    command = [*create, "-b", str(made / "disk"), str(part)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    words = ["-q", "-f", "qcow2", "-F", "qcow2", "-b", str(made / "disk"), str(part)]
+    done = subprocess.run(["qemu-img", "create", *words], capture_output=True, text=True)
     if done.returncode != 0:
         raise Fault(f"{host.name}: its disk was not made: {done.stderr.strip()}")
     part.rename(disk)
@@ -235,8 +232,7 @@ def _disk(host: hosts.Host, say: image.Say) -> Path:
 
 
 def _need_memory(host: hosts.Host) -> None:
-    text = Path("/proc/meminfo").read_text()
-    available = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
+    available = kernel.meminfo(kernel.read_text("/proc/meminfo")).get("MemAvailable", 0)
     if available < host.total_memory:
         raise Fault(
             f"{host.name} needs {host.total_memory / 2**30:.1f} GiB of memory, "
@@ -257,16 +253,12 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
             stderr=subprocess.STDOUT,
             start_new_session=True,  # it stays when the command that started it ends
         )
-    found = kernel.processes().get(child.pid)
+    found = kernel.stat_of(f"/proc/{child.pid}")
     state = {
-        "schema": 1,
-        "pid": child.pid,
-        "started": found.started if found else None,
-        "boot_id": kernel.boot_id(),
-        "port": wiring.port,
-        "accelerator": wiring.accelerator,
+        "pid": child.pid, "started": found.started if found else None,
+        "boot_id": kernel.boot_id(), "port": wiring.port, "accelerator": wiring.accelerator,
         "since": time.time(),
-    }
+    }  # fmt: skip
     _write(home / "state.json", json.dumps(state))
     return child
 
@@ -303,10 +295,7 @@ def _wait(child: subprocess.Popen[bytes], home: Path, accelerator: str) -> str:
     """Wait until the guest's ssh server listens; return why it does not, else ""."""
     began = time.monotonic()
     patience = _Patience(child.pid, home)
-    while True:
-        said = _console(home)
-        if _READY in said:
-            return ""
+    while _READY not in (said := _console(home)):
         if child.poll() is not None:
             return f"it ended while it booted: {_last_words(home)}"
         waited = time.monotonic() - began
@@ -316,6 +305,7 @@ def _wait(child: subprocess.Popen[bytes], home: Path, accelerator: str) -> str:
         if why:
             return why
         time.sleep(0.2)
+    return ""
 
 
 class _Used(NamedTuple):
@@ -338,39 +328,30 @@ def _used(pid: int) -> _Used | None:
     return _Used(ran / 1e9, waited / 1e9) if ran else None
 
 
-def _log_in(guest: Guest, child: subprocess.Popen[bytes], home: Path) -> str:
-    """Log in once and see that the clock is right; return why that cannot be done, else ""."""
-    patience = _Patience(child.pid, home)
-    why = ""
-    while not why and child.poll() is None:
-        asked = time.time()
-        done = _over_ssh(guest, "date +%s.%N")
-        if done.returncode != 0:
-            why = patience.lost()
-            time.sleep(0.5)
-            continue
-        off = float(done.stdout) - (asked + time.time()) / 2
-        if abs(off) > _CLOCK_OFF_S:
-            done = _over_ssh(guest, f"date -s @{time.time():.1f}")
-        if guest.accelerator == "tcg":
-            _over_ssh(guest, _HOLD_EVENTS)
-        return "" if done.returncode == 0 else f"its clock cannot be set: {done.stderr.strip()}"
-    if child.poll() is not None:
-        return f"it ended while it booted: {_last_words(home)}"
-    return f"ssh does not answer ({done.stderr.strip()}): {why}"
-
-
-def _must_answer(guest: Guest) -> None:
-    assert guest.pid is not None
+def _log_in(guest: Guest, child: subprocess.Popen[bytes] | None = None) -> str:
+    """Wait until ssh reaches a guest; return why it does not, else ""."""
+    if guest.pid is None:
+        return guest.why or "it ended"
     patience = _Patience(guest.pid, folder(guest.name))
     while (done := _over_ssh(guest, "true")).returncode != 0:
-        if patience.lost():
-            raise Fault(
-                f"{guest.name} runs (process {guest.pid}), but ssh does not answer: "
-                f"{done.stderr.strip()}",
-                f"if it hangs: kill {guest.pid} and numalab lab up {guest.name} keep its disk",
-            )
+        if child and child.poll() is not None:
+            return f"it ended while it booted: {_last_words(folder(guest.name))}"
+        why = patience.lost()
+        if why:
+            return f"ssh does not answer: {done.stderr.strip()}; {why}"
         time.sleep(0.5)
+    return ""
+
+
+def _prepare(guest: Guest) -> str:
+    """Set the clock where it is wrong, and hold events; return why that cannot be done, else ""."""
+    asked = time.time()
+    done = _over_ssh(guest, "date +%s.%N")
+    if done.returncode == 0 and abs(float(done.stdout) - (asked + time.time()) / 2) > _CLOCK_OFF_S:
+        done = _over_ssh(guest, f"date -s @{time.time():.1f}")
+    if guest.accelerator == "tcg":
+        _over_ssh(guest, _HOLD_EVENTS)
+    return "" if done.returncode == 0 else f"its clock cannot be set: {done.stderr.strip()}"
 
 
 def _over_ssh(guest: Guest, command: str) -> subprocess.CompletedProcess[str]:
@@ -403,8 +384,8 @@ def _is_ours(state: dict[str, Any]) -> bool:
     """Tell whether the QEMU that a state names still lives: its number may be another's now."""
     if state["boot_id"] != kernel.boot_id():
         return False
-    found = kernel.processes().get(state["pid"])
-    return found is not None and found.started == state["started"] and found.state not in "ZX"
+    found = kernel.stat_of(f"/proc/{state['pid']}")
+    return found is not None and found.started == state["started"] and not found.ended
 
 
 def _console(home: Path) -> str:

@@ -242,14 +242,10 @@ def _need_space(*folders: Path) -> None:
 def _run(command: list[str], environment: dict[str, str], output: IO[bytes]) -> int:
     """Run mmdebstrap in a session of its own, which ends with this process."""
     child = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+        stderr=subprocess.STDOUT, start_new_session=True,
         preexec_fn=kernel.die_with_parent(by=signal.SIGINT),
-    )
+    )  # fmt: skip
     try:
         return child.wait()
     finally:
