@@ -15,14 +15,16 @@ def counted(numalab, guest):
         "run", "page-cache", "--hosts", guest, "-p", "smoke", "--allow-host-changes",
         "--no-notebook",
     )  # fmt: skip
-    rows = runs.load(numalab.run_of(guest, "page-cache")).measurements.filter(
+    run = runs.load(numalab.run_of(guest, "page-cache"))
+    rows = run.measurements.filter(
         (pl.col("grade") == "verified")
         & pl.col("value").is_not_null()
         & (pl.col("role") != "control")
     )
     found = {}
     for row in rows.iter_rows(named=True):
-        found.setdefault((row["case"], row["metric"]), {})[row["point"]] = row["value"]
+        case = run.plan.cell[row["cell"]].case.name
+        found.setdefault((case, row["metric"]), {})[row["point"]] = row["value"]
     return found
 
 
