@@ -187,7 +187,7 @@ def test_what_the_plan_skipped_cannot_be_tested():
     planned = plan(cells, resolved=[absent])
     found = verdict({**REMOTE, "ratio_at_most": 0.75}, measurements(cells), None, planned)
     assert found.verdict == NOT_TESTABLE and found.reason.code == "cell-skipped"
-    assert found.reason.fields["why"].code == "one-memory-node"
+    assert found.reason.fields["why"]["code"] == "one-memory-node"
     assert found.because.startswith("remote was skipped: ")
     found = verdict({**REMOTE, "cell": "preferred", "ratio_at_most": 1}, None, None, plan(cells))
     assert found.verdict == NOT_TESTABLE and "holds no preferred cell" in found.because
@@ -456,7 +456,7 @@ def test_what_a_level_cannot_find_is_said():
     planned = replace(planned, skipped=skips)
     skipped = verdict({**asked, "cell": "cpus-only/off"}, frame, None, planned)
     assert skipped.verdict == NOT_TESTABLE and skipped.reason.code == "cell-skipped"
-    assert skipped.reason.fields["why"].code == "settings-absent"
+    assert skipped.reason.fields["why"]["code"] == "settings-absent"
     assert "lru_gen.enabled" in skipped.because
     nothing = verdict({**asked, "cell": "remote/none"}, frame, None, planned)
     assert nothing.because == "the run holds no remote/none cell"

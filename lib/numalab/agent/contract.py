@@ -725,6 +725,17 @@ class Prepared:
     full_node: bool = False  # the tool fills a node: its placement is the outcome
 
 
+@dataclass(frozen=True)
+class Advice:
+    """Names and lines that a recommendation pastes: of the program, its service, its own file."""
+
+    program: str = "PROGRAM"
+    service: str = "NAME"
+    file: Optional[str] = None
+    lines: Tuple[str, ...] = ()
+    remarks: Tuple[str, ...] = ()
+
+
 class Driver:
     """A tool that measures. A subclass sets `name` and `protocol` and says the first six methods;
 
@@ -810,6 +821,10 @@ class Driver:
     def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
         """Return what should be known of a trial with this output."""
         return []
+
+    def advice(self, found: ToolRecord, cell: Cell) -> Advice:
+        """Return how what was measured is put under a cell's binding for good."""
+        return Advice()
 
 
 # --- JSON -------------------------------------------------------------------------------------

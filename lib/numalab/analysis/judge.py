@@ -281,8 +281,8 @@ class Judge:
     def _fit(self) -> None:
         """Least squares of cells and blocks; ``_cells`` are known but for a constant."""
         values = self.grid.logs[self._known]
-        solver, freedom = _model(self._known.shape, self._known.tobytes())
-        self._solver = solver
+        solver, basis, freedom = _model(self._known.shape, self._known.tobytes())
+        self._solver, self._basis = solver, basis
         fitted = solver @ values
         k = len(self.grid.cells)
         where, when = np.nonzero(self._known)
@@ -317,18 +317,17 @@ class Judge:
         """Greatest statistics where the run's own residuals are drawn anew within each cell."""
         random = np.random.default_rng(_SEED)
         size = max(_RESAMPLES, int(50 / self._level))
-        drawn = np.empty((size, len(self._residuals)))
+        drawn = np.empty((len(self._residuals), size))
         where = np.nonzero(self._known)[0]
         for index in range(len(self.grid.cells)):
             mine = np.flatnonzero(where == index)
             if mine.size:
-                picks = random.integers(0, mine.size, (size, mine.size))
-                drawn[:, mine] = self._residuals[mine][picks]
-        fitted = drawn @ self._solver.T
-        k = len(self.grid.cells)
-        rest = drawn - fitted[:, where] - fitted[:, k:][:, np.nonzero(self._known)[1]]
-        noise = np.sqrt(np.einsum("ij,ij->i", rest, rest) / self._freedom)
-        estimates = fitted[:, :k] / np.maximum(noise, 1e-300)[:, None]
+                picks = random.integers(0, mine.size, (mine.size, size), dtype=np.int32)
+                drawn[mine] = self._residuals[mine][picks]
+        explained = np.square(self._basis.T @ drawn).sum(axis=0)
+        rest = np.maximum(np.square(drawn).sum(axis=0) - explained, 1e-300)
+        estimates = (self._solver[: len(self.grid.cells)] @ drawn).T
+        estimates /= np.sqrt(rest / self._freedom)[:, None]
         return _greatest(estimates, self._cov, planned, cells)
 
 
@@ -338,15 +337,19 @@ def _student(freedom: int, confidence: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _model(shape: tuple[int, int], known: bytes) -> tuple[np.ndarray, int]:
-    """The pseudo-inverse of the design of cells and blocks, and its degrees of freedom."""
+def _model(shape: tuple[int, int], known: bytes) -> tuple[np.ndarray, np.ndarray, int]:
+    """The pseudo-inverse of the design of cells and blocks, a basis of it, degrees of freedom."""
     mask = np.frombuffer(known, dtype=bool).reshape(shape)
     where, when = np.nonzero(mask)
     design = np.zeros((len(where), shape[0] + shape[1]))
     rows = np.arange(len(where))
     design[rows, where] = 1
     design[rows, shape[0] + when] = 1
-    return np.linalg.pinv(design), len(where) - int(np.linalg.matrix_rank(design))
+    left, sizes, right = np.linalg.svd(design, full_matrices=False)
+    kept = sizes > 1e-9 * sizes.max(initial=1.0)
+    basis = left[:, kept]
+    solver = (right[kept].T / sizes[kept]) @ basis.T
+    return solver, basis, len(where) - int(kept.sum())
 
 
 def _hashable(shape: Any, known: bytes, planned: Any, cells: Any, level: float) -> tuple[Any, ...]:
@@ -359,7 +362,7 @@ def _of_normal_noise(
     cells_shape: tuple[int, ...], cells: bytes, level: float,
 ) -> tuple[float, float]:  # fmt: skip
     """Critical values under normal noise, by simulation of the estimates and of the noise."""
-    solver, freedom = _model(shape, known)
+    solver, _, freedom = _model(shape, known)
     k = shape[0]
     random = np.random.default_rng(_SEED)
     size = max(_DRAWS, int(100 / level))

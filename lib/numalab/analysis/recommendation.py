@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from ..agent import cpulist
+from ..agent import cpulist, drivers
 from ..agent.contract import CONTROL, VERIFIED, Cell
 from ..runs import Run
 from ..show import escape, tables
@@ -246,19 +246,16 @@ def paste(run: Run, cell: Cell) -> list[Lines]:
     newer, with its nodes in ``NUMAMask=``, for preferred a single one); docker-run(1)
     (``--cpuset-mems`` confines memory to nodes, which is membind; it has no other policy).
     """
-    server = _server(run)
-    program = {"mysql": "mysqld", "mariadb": "mariadbd"}.get(server or "", "PROGRAM")
-    unit = {"mysql": "mysql", "mariadb": "mariadb"}.get(server or "", "NAME")
+    own = drivers.driver(run.plan.tool.name).advice(run.plan.tool, cell)
     found = []
-    policy, nodes = cell.memory.policy, cell.memory.nodes
     if cell.numactl:
-        found.append(Lines("numactl", [" ".join([*cell.numactl, program])]))
-        found.append(Lines(f"systemd: systemctl edit {unit}.service", _systemd(cell),
-                           [] if policy == "default" else ["systemd 243 or newer"]))  # fmt: skip
-        found.append(_docker(cell, program))
-    interleave = cell.options.get("innodb_numa_interleave")
-    if server and interleave in ("ON", "OFF"):  # "": the server was built without it
-        found.append(_my_cnf(interleave, server, policy, nodes))
+        found.append(Lines("numactl", [" ".join([*cell.numactl, own.program])]))
+        remarks = [] if cell.memory.policy == "default" else ["systemd 243 or newer"]
+        where = f"systemd: systemctl edit {own.service}.service"
+        found.append(Lines(where, _systemd(cell), remarks))
+        found.append(_docker(cell, own.program))
+    if own.file:
+        found.append(Lines(own.file, list(own.lines), list(own.remarks)))
     return found
 
 
@@ -289,27 +286,6 @@ def _docker(cell: Cell, program: str) -> Lines:
             "be in the image, and its system call needs SYS_NICE (Docker 18.09 or newer)"
         ],
     )
-
-
-def _server(run: Run) -> str | None:
-    """``mysql`` or ``mariadb`` where the run measured such a server, else None."""
-    tool = run.plan.tool
-    if not tool.name.startswith("mysql"):
-        return None
-    said = f"{tool.version or ''} {tool.path or ''}".lower()
-    return "mariadb" if "mariadb" in said else "mysql"
-
-
-def _my_cnf(value: str, server: str, policy: str, nodes: str | None) -> Lines:
-    """InnoDB's own interleaving as it was in the cell; left out, it may be on by default."""
-    lines = ["[mariadbd]" if server == "mariadb" else "[mysqld]"]
-    lines.append(f"innodb_numa_interleave = {value}")
-    if server == "mariadb":
-        return Lines("my.cnf", lines, ["some builds of MariaDB lack it, and refuse the line"])
-    remark = "MySQL 8.4 and newer turn it on by default"
-    if value == "OFF" and policy == "bind":
-        remark += f"; then the buffer pool lies on all nodes, whatever binds it to node {nodes}"
-    return Lines("my.cnf", lines, [remark])
 
 
 # ---------------------------------------------------------------- for a reader

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ... import cpulist
 from ...contract import (
+    Advice,
     Cell,
     Host,
     MemoryExpectation,
@@ -245,6 +246,27 @@ class MySQL(ServedDriver):
             *usage_figures(run, final.get("queries")),
             ("pool_reads", _pool_reads(run), "pages"),
         ]
+
+    def advice(self, found: ToolRecord, cell: Cell) -> Advice:
+        """Return the server's names, and InnoDB's own interleaving as it was in the cell.
+
+        Left out of my.cnf, it may be on by default.
+        """
+        mariadb = "mariadb" in f"{found.version or ''} {found.path or ''}".lower()
+        program, service = ("mariadbd", "mariadb") if mariadb else ("mysqld", "mysql")
+        value = cell.options.get(_INTERLEAVE)
+        if value not in ("ON", "OFF"):  # "": the server was built without it
+            return Advice(program, service)
+        lines = (f"[{program}]", f"{_INTERLEAVE} = {value}")
+        remark = "MySQL 8.4 and newer turn it on by default"
+        if mariadb:
+            remark = "some builds of MariaDB lack it, and refuse the line"
+        elif value == "OFF" and cell.memory.policy == "bind":
+            remark += (
+                "; then the buffer pool lies on all nodes, whatever binds it to node "
+                f"{cell.memory.nodes}"
+            )
+        return Advice(program, service, "my.cnf", lines, (remark,))
 
 
 def final_results(records: Sequence[Record], run: Record) -> Dict[str, float]:
