@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -117,7 +118,7 @@ def in_place(source: Path, parameters: dict[str, Any]) -> None:
     for name, value in parameters.items():
         changed, count = re.subn(
             rf"^{name} = .*?(  #.*)?$",
-            lambda match, name=name, value=value: f"{name} = {value!r}{match.group(1) or ''}",
+            functools.partial(_assigned, name, value),
             cell.source,
             flags=re.MULTILINE,
         )
@@ -126,3 +127,7 @@ def in_place(source: Path, parameters: dict[str, Any]) -> None:
         cell.source = changed
     nbformat.write(book, source)
     run_notebook(source, source, {})
+
+
+def _assigned(name: str, value: Any, before: re.Match[str]) -> str:
+    return f"{name} = {value!r}{before[1] or ''}"

@@ -18,8 +18,7 @@ from numalab.agent.words import units
 from numalab.analysis import claims, judge, recommendation, results
 from numalab.runs import Run
 from numalab.show import badge, escape, tables
-from numalab.show.charts import hosts as several
-from numalab.show.charts import reference, server, style
+from numalab.show.charts import matrix, reference, server
 from numalab.show.chosen import Chosen, listed
 from numalab.show.section import Section, tells
 from numalab.show.view import Shown, Text, View, gib, node_rows, short, skipped_lines, worded
@@ -170,7 +169,7 @@ class Article:
             for host, record in self.chosen.records.items()
             if record.topology.one_visible_node
         ]
-        lines = [f"one NUMA node with memory shows itself on {listed(one_node)}"] if one_node else []
+        lines = [f"only one NUMA node with memory: {listed(one_node)}"] if one_node else []
         skipped: dict[str, list[str]] = {}
         for run in self.runs:
             where = f"{run.manifest.experiment} on {self.chosen.where(run)}"
@@ -220,13 +219,13 @@ class Article:
     def topology(self) -> Any:
         """Show every host drawn; of several each under its name."""
         views = {view.run.manifest.host: view for view in self.views}
-        pictures = [(self.chosen.named(host), views[host]) for host in self.chosen.hosts()]
-        if len(pictures) == 1:
-            return pictures[0][1].topology()
+        hosts = self.chosen.hosts()
+        if len(hosts) == 1:
+            return views[hosts[0]].topology()
         from IPython.display import display
 
-        for name, view in pictures:
-            display(several.sheet([(name, view.topology())]))
+        for host in hosts:
+            display(views[host].topology(self.chosen.named(host)))
         return None
 
     def nodes(self) -> Text:
@@ -246,17 +245,13 @@ class Article:
     def distances(self) -> Shown:
         """Draw the firmware's distances of every host with several nodes, one matrix each."""
         panels = [
-            several.distance_panel(
-                host, self.chosen.records[host].topology, self.chosen.badge(host)
-            )
+            matrix.distances(host, self.chosen.records[host].topology, self.chosen.badge(host))
             for host in self.chosen.hosts()
             if self.chosen.size(host) > 1
         ]
-        if not any(panel.cells for panel in panels):
+        if not any(panel.entries for panel in panels):
             return Text("No host here has two nodes with a distance between them.")
-        return several.matrices(
-            panels, "SLIT distances", "", "lower", "from node", "to node"
-        )
+        return matrix.matrices(panels, "SLIT distances", "", "lower", "from node", "to node")
 
     def settings(self) -> Text:
         """Return, side by side, the settings of every host that bear most on a measurement."""

@@ -15,10 +15,9 @@ from numalab.agent.contract import CONTROL, ERROR
 from numalab.analysis import evidence, results
 from numalab.runs import Run
 from numalab.show import badge, escape, tables
+from numalab.show.charts import matrix, placement, style
 from numalab.show.chosen import Chosen, listed
-from numalab.show.charts import hosts as several
-from numalab.show.charts import style
-from numalab.show.view import Shown, Text, View, better
+from numalab.show.view import Shown, Text, View, better, worded
 
 Pair = tuple[Run, Shown]
 
@@ -79,15 +78,13 @@ class Section:
             if not rows.is_empty():
                 unit = rows["unit"][0]
                 host, kind = view.run.manifest.host, badge.of(view.run)
-                panels.append(several.pair_panel(host, rows, kind))
+                panels.append(matrix.pairs(host, worded(rows), kind))
         title = results.title(metric, point)
         if not panels:
             return Text(f"No trial measured {title} node by node.")
         title = title[:1].upper() + title[1:]
         direction = better(self.views[0].run, metric)
-        return several.matrices(
-            panels, title, unit, direction, "CPUs of node", "memory of node"
-        )
+        return matrix.matrices(panels, title, unit, direction, "CPUs of node", "memory of node")
 
     def shares(self, metric: str) -> Shown:
         """Draw a share for every case and host: what the kernel did, side by side."""
@@ -97,7 +94,7 @@ class Section:
         kinds = {run.manifest.host: badge.of(run) for run in self._runs()}
         hosts = frame["host"].unique(maintain_order=True)
         names = {host: kinds[host] for host in self.chosen.hosts() if host in hosts}
-        return several.cases(frame, f"{style.words(metric)}, by case and host", names)
+        return placement.cases(frame, f"{style.words(metric)}, by case and host", names)
 
     # --- tables ---------------------------------------------------------------------------------
 
@@ -114,9 +111,7 @@ class Section:
         if not parts:
             return Text(f"No trial measured {results.title(metric, point)}. {remark}".strip())
         threads = results.threads_heading(shown[0].run)
-        text = results.as_markdown(
-            pl.concat(parts), metric, point, threads=threads, with_host=True
-        )
+        text = results.as_markdown(pl.concat(parts), metric, point, threads=threads, with_host=True)
         line = badge.line(view.run for view in shown)
         return Text("\n".join(filter(None, (text, line, remark))))
 
@@ -191,7 +186,7 @@ class Section:
         if not pictures:
             return Text("\n\n".join(filter(None, [*words, remark])))
         said = " ".join([*(word.replace("**", "") for word in words), remark]).strip()
-        return several.sheet(pictures, said)
+        return style.sheet(pictures, said)
 
     def _text(self, show: Callable[[View], Text], metric: str | None = None) -> Text:
         if not self.views:

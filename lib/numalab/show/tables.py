@@ -38,9 +38,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
-def interval(
-    value: float | None, low: float | None, high: float | None, digits: int = 3
-) -> str:
+def interval(value: float | None, low: float | None, high: float | None, digits: int = 3) -> str:
     """Return ``0.65 [0.63, 0.66]``: as many decimals as the interval's half width makes sensible.
 
     One significant figure of the half width, but never fewer than two decimals' worth below 10
@@ -90,10 +88,7 @@ def markdown(
     lines = [[escape.markdown(heading) for heading in columns], rule]
     for row in frame.iter_rows(named=True):
         lines.append(
-            [
-                _cell(row, source, digits, heading in marked)
-                for heading, source in columns.items()
-            ]
+            [_cell(row, source, digits, heading in marked) for heading, source in columns.items()]
         )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
@@ -108,7 +103,8 @@ def _is_numeric(frame: pl.DataFrame, source: Source) -> bool:
 
 def _cell(row: Mapping[str, Any], source: Source, digits: int, marked: bool) -> str:
     if not isinstance(source, str):
-        return interval(*(row[name] for name in source), digits=digits)
+        value, low, high = (row[name] for name in source)
+        return interval(value, low, high, digits)
     value = row[source]
     if isinstance(value, bool):
         return "yes" if value else "no"

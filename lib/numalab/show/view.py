@@ -133,9 +133,9 @@ class View:
         text = tables.of_rows(rows, marked=("command prefix",))
         return Text(text + "".join(f"\n- {escape.markdown(note)}" for note in notes))
 
-    def topology(self) -> style.Picture:
+    def topology(self, name: str = "") -> style.Picture:
         """Draw the host: packages, nodes, caches, hardware threads, distances."""
-        return topology.topology_figure(self.run.host.topology)
+        return self._marked(topology.topology_figure(self.run.host.topology, name))
 
     def nodes(self) -> Text:
         """Return the host's nodes as a table: CPUs, memory, distances."""
@@ -251,9 +251,7 @@ class View:
             return Text("This run measured one number of threads: there is no curve to draw.")
         return self._curves(metric, places, xlabel="number of threads", ideal=True)
 
-    def _curves(
-        self, metric: str, places: Mapping[str, tuple[str, float]], **look: Any
-    ) -> Shown:
+    def _curves(self, metric: str, places: Mapping[str, tuple[str, float]], **look: Any) -> Shown:
         """Draw a metric along a number; ``places`` are the curve and the number of each cell."""
         rows = self._rows(metric)
         if isinstance(rows, Text):
@@ -272,10 +270,11 @@ class View:
     def seconds(self, metric: str, load: str = "") -> Shown:
         """Draw a metric second by second, a panel per binding."""
         labels = self._labels(self.run.load_cells(load))
+        families = {cell.id: style.family(cell.binding, cell.role) for cell in self._cells()}
         samples = self.run.samples.filter(pl.col("cell").is_in(list(labels)))
         if not (samples["metric"] == metric).any():
             return Text(f"No trial of this run recorded {tables.plain(metric)} second by second.")
-        return self._marked(curves.seconds(samples, metric, labels))
+        return self._marked(curves.seconds(samples, metric, labels, families))
 
     def instances(self, *metrics: str) -> Shown:
         """Draw what each of several instances did, side by side, layout by layout."""
@@ -498,12 +497,12 @@ def skipped_lines(run: runs.Run) -> list[str]:
 
 def _prefix(cell: Cell) -> str:
     """The words before the command, as Markdown; of several instances those of each."""
-    each: Sequence[Bound] = cell.instances or (cell,)
-    said = []
-    for one in each:
-        name = f"{escape.markdown(getattr(one, 'name'))}: " if cell.instances else ""
-        said.append(name + (escape.code(" ".join(one.numactl)) if one.numactl else "none"))
-    return "; ".join(said)
+
+    def words(one: Bound) -> str:
+        return escape.code(" ".join(one.numactl)) if one.numactl else "none"
+
+    each = [f"{escape.markdown(one.name)}: {words(one)}" for one in cell.instances]
+    return "; ".join(each) or words(cell)
 
 
 def _expects(cell: Cell) -> str:

@@ -7,24 +7,29 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import seaborn
+from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from numalab.agent.contract import ERROR, MEASURED
 from numalab.agent.errors import Fault
 
+from . import rows as layout
 from . import style
+from .frames import to_pandas
 
 GIB = 1 << 30
-_ROW = 0.22  # inches per cell
 _NARROW = 0.05  # of the bar: a narrower piece carries no number
-_LABEL = 48  # characters of a cell's name
 _PANEL = 1.25  # inches: height of a panel over time
 _COLUMNS = 3
 # The node of the CPUs is blue; the others take these in turn, so that neighbours differ.
 _OTHERS = (style.VERMILLION, style.ORANGE, "#B34D00", "#F2C14E")
+_OWN, _AWAY = "the CPUs' own node", "other nodes (their number in the bar)"
+_USED = (pl.col("grade") != ERROR) & pl.col("value").is_not_null()
 
 
-@style.styled
 def where(rows: pl.DataFrame, order: Sequence[str]) -> style.Picture:
     """Draw the share of each node in every cell's new memory: stacked bars, cells in ``order``.
 
@@ -35,120 +40,123 @@ def where(rows: pl.DataFrame, order: Sequence[str]) -> style.Picture:
     style.one_quantity(rows, ("metric", "unit"))
     cells = _in_order(rows, order)
     shares = _shares(rows)
-    height = _ROW * len(cells) + 1.05
-    left = max(style.text_width(label, style.SMALL) for _, label in cells) + 0.16
-    figure = style.Picture(figsize=(style.WIDTH, height))
-    axes = figure.add_axes(
-        (left / style.WIDTH, 0.6 / height, (style.WIDTH - left - 0.22) / style.WIDTH,
-         _ROW * len(cells) / height)
-    )  # fmt: skip
-    seen: dict[str, Any] = {}
-    for place, (cell, _) in enumerate(cells):
-        mine = shares.filter(pl.col("cell") == cell)
-        if mine.is_empty():
-            _say_why(axes, place, rows.filter(pl.col("cell") == cell))
-            continue
-        _bar(axes, place, mine, seen)
-        _dots(axes, place, mine)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(len(cells) - 0.5, -0.5)
-    axes.set_yticks(range(len(cells)), [label for _, label in cells])
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_xlabel("share of the new memory")
-    _heading(figure, height, "Where new memory went")
-    names = sorted(seen, key=lambda name: name != _HOME)
-    handles: list[Any] = [Patch(facecolor=seen[name], label=name) for name in names]
-    handles.append(
-        Line2D([], [], linestyle="none", marker="o", markersize=3.2, markerfacecolor="white",
-               markeredgecolor=style.INK, markeredgewidth=0.6,
-               label="one block: share of the CPUs' node")
-    )  # fmt: skip
-    figure.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.05 / style.WIDTH, 0.05 / height),
-        ncols=3, borderaxespad=0, columnspacing=1.4, handlelength=1.2,
-    )  # fmt: skip
-    return figure
+
+    def paint(figure: FigureBase) -> None:
+        (axes,) = layout.panels(figure, list(cells.values()))
+        seen: dict[str, Any] = {}
+        for place, cell in enumerate(cells):
+            mine = shares.filter(pl.col("cell") == cell)
+            if mine.is_empty():
+                reasons = rows.filter(pl.col("cell") == cell)["reason"].drop_nulls()
+                said = reasons[0] if len(reasons) else "no usable value"
+                layout.text(axes, 0.01, place, style.fitted(said, style.SMALL, 3.0),
+                            color=style.FAINT, gid="reason")  # fmt: skip
+            else:
+                _bar(axes, place, mine, seen)
+                _dots(axes, place, mine)
+        layout.percent(axes)
+        axes.set_xlabel("share of the new memory")
+        style.title(figure, "Where new memory went")
+        names = sorted(seen, key=lambda name: name != _OWN)
+        style.foot(
+            figure,
+            [*(Patch(facecolor=seen[name], label=name) for name in names),
+             style.point("one block: share of the CPUs' node", markersize=3.2, color=style.INK,
+                         **style.UNVERIFIED_LOOK)],
+        )  # fmt: skip
+
+    return style.Picture(layout.height(len(cells), 2), paint)
 
 
-_HOME, _AWAY = "the CPUs' own node", "other nodes (their number in the bar)"
-
-
-def _in_order(rows: pl.DataFrame, order: Sequence[str]) -> list[tuple[str, str]]:
+def _in_order(rows: pl.DataFrame, order: Sequence[str]) -> dict[str, str]:
     labels = dict(rows.select("cell", "label").unique().iter_rows())
-    return [(cell, _short(labels[cell] or cell)) for cell in order if cell in labels]
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
-
-
-def _fitting(label: str, width: float) -> str:
-    """Return as much of a label as stands in a width in inches."""
-    cut = label
-    while style.text_width(cut, style.SMALL) > width:
-        label = label[:-1]
-        cut = label.rstrip() + "…"
-    return cut
+    return {cell: labels[cell] or cell for cell in order if cell in labels}
 
 
 def _shares(rows: pl.DataFrame) -> pl.DataFrame:
-    """Each block's share of every node; ``home`` says whether it is that of the CPUs."""
-    used = rows.filter((pl.col("grade") != "error") & pl.col("value").is_not_null())
+    """Each block's share of every node; ``own`` says whether it is that of the CPUs."""
     node = pl.col("point").str.strip_prefix("node ").cast(pl.Int64)
-    return used.with_columns(
-        node=node,
-        home=node.cast(pl.String) == pl.col("cpu_nodes"),
-        share=pl.col("value") / pl.col("value").sum().over("cell", "block"),
-    ).filter(pl.col("share").is_finite())
+    return (
+        rows.filter(_USED)
+        .with_columns(
+            node=node,
+            own=node.cast(pl.String) == pl.col("cpu_nodes"),
+            share=pl.col("value") / pl.col("value").sum().over("cell", "block"),
+        )
+        .filter(pl.col("share").is_finite())
+    )
 
 
-def _bar(axes: Any, place: int, shares: pl.DataFrame, seen: dict[str, Any]) -> None:
-    means = (
-        shares.group_by("node", "home").agg(pl.col("share").mean())
-        .sort(pl.col("home").not_(), "node")
-    )  # fmt: skip
+def _bar(axes: Axes, place: int, shares: pl.DataFrame, seen: dict[str, Any]) -> None:
+    means = shares.group_by("node", "own").agg(pl.col("share").mean())
     start, others = 0.0, 0
-    for row in means.iter_rows(named=True):
-        colour = style.BLUE if row["home"] else _OTHERS[others % len(_OTHERS)]
-        others += not row["home"]
-        if not row["share"]:
+    for node, own, share in means.sort(pl.col("own").not_(), "node").iter_rows():
+        colour = style.BLUE if own else _OTHERS[others % len(_OTHERS)]
+        others += not own
+        if not share:
             continue
-        seen.setdefault(_HOME if row["home"] else _AWAY, colour)
-        axes.barh(place, row["share"], left=start, height=0.72, color=colour, edgecolor="white",
-                  linewidth=0.6, gid=f"node-{row['node']}")  # fmt: skip
-        if row["share"] >= _NARROW:
-            axes.text(start + row["share"] / 2, place, str(row["node"]), ha="center",
-                      va="center_baseline", fontsize=style.TINY,
+        seen.setdefault(_OWN if own else _AWAY, colour)
+        axes.barh(place, share, left=start, height=0.72, color=colour, edgecolor="white",
+                  linewidth=0.6, gid=f"node-{node}")  # fmt: skip
+        if share >= _NARROW:
+            axes.text(start + share / 2, place, str(node), ha="center", va="center_baseline",
+                      fontsize=style.TINY,
                       color="white" if style.is_dark(colour) else style.INK)  # fmt: skip
-        start += row["share"]
+        start += share
 
 
-def _dots(axes: Any, place: int, shares: pl.DataFrame) -> None:
-    own = shares.group_by("block").agg(
-        pl.col("share").filter(pl.col("home")).sum().alias("share")
-    ).sort("block")  # fmt: skip
-    values = own["share"].to_list()
-    spread = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else [0.0]
-    axes.scatter(values, [place + y for y in spread], s=7, facecolors="white",
-                 edgecolors=style.INK, linewidths=0.5, zorder=3, clip_on=False,
+def _dots(axes: Axes, place: int, shares: pl.DataFrame) -> None:
+    own = shares.group_by("block").agg(pl.col("share").filter(pl.col("own")).sum()).sort("block")
+    at = [place + y for y in layout.spread(len(own))]
+    axes.scatter(own["share"], at, s=7, facecolors="white", edgecolors=style.INK, linewidths=0.5,
+                 zorder=3, clip_on=False, gid="blocks")  # fmt: skip
+
+
+def faults(minor: pl.DataFrame, huge: pl.DataFrame, order: Sequence[str]) -> style.Picture:
+    """Draw minor faults (logarithmic) and the share of huge pages of the same memory, by cell.
+
+    Every block is a dot, the line their range, the tick their median.
+    """
+    cells = _in_order(pl.concat([minor, huge]), order)
+
+    def paint(figure: FigureBase) -> None:
+        axes = first, second = layout.panels(figure, list(cells.values()), (1.6, 1.0))
+        looks = zip(axes, (minor, huge), (style.VERMILLION, style.BLUE), strict=True)
+        for one, rows, colour in looks:
+            for place, cell in enumerate(cells):
+                mine = rows.filter(_USED & (pl.col("cell") == cell)).sort("block")
+                values = mine["value"].to_list()
+                if values and not max(values) and one is first:  # a logarithm has no place for it
+                    one.text(0.01, place, "0", transform=one.get_yaxis_transform(),
+                             fontsize=style.SMALL, va="center_baseline", gid="none")  # fmt: skip
+                elif values:
+                    _range(one, place, values, colour)
+        first.set_xscale("log")
+        first.margins(x=0.1)
+        first.xaxis.set_major_formatter(style.thousands())
+        first.xaxis.set_minor_formatter("")
+        first.set_xlabel("minor faults (count, logarithmic)")
+        layout.percent(second)
+        second.set_xlabel("huge pages' share")
+        style.title(figure, "Minor faults and huge pages of the same memory")
+        style.foot(figure, note="dots: blocks · tick: median · line: range of the blocks")
+
+    return style.Picture(layout.height(len(cells), 1), paint)
+
+
+def _range(axes: Axes, place: int, values: list[float], colour: str) -> None:
+    axes.plot([min(values), max(values)], [place, place], color=colour, linewidth=1.2, gid="range")
+    at = [place + y for y in layout.spread(len(values))]
+    axes.scatter(values, at, s=8, color=colour, alpha=0.55, linewidths=0, clip_on=False,
                  gid="blocks")  # fmt: skip
+    middle = float(np.median(values))
+    axes.plot([middle, middle], [place - 0.33, place + 0.33], color=style.INK, linewidth=1.1,
+              gid="median")  # fmt: skip
 
 
-def _say_why(axes: Any, place: int, rows: pl.DataFrame) -> None:
-    reasons = rows["reason"].drop_nulls().unique().sort().to_list()
-    text = reasons[0] if reasons else "no usable value"
-    axes.text(0.01, place, text, fontsize=style.SMALL, va="center_baseline", color=style.FAINT,
-              gid="reason")  # fmt: skip
-
-
-def _heading(figure: style.Picture, height: float, text: str) -> None:
-    figure.text(0.08 / style.WIDTH, 1 - 0.08 / height, text, fontsize=style.TITLE,
-                fontweight="bold", va="top")  # fmt: skip
-
-
-@style.styled
-def levels(samples: pl.DataFrame, cells: Mapping[str, str], homes: Mapping[str, str]) -> Any:
+def levels(
+    samples: pl.DataFrame, cells: Mapping[str, str], homes: Mapping[str, str]
+) -> style.Picture:
     """Draw page cache and free memory of each node while memory is allocated, a panel per cell.
 
     ``samples`` are the rows of ``samples.parquet`` with the metrics ``page_cache`` and ``free``
@@ -164,103 +172,87 @@ def levels(samples: pl.DataFrame, cells: Mapping[str, str], homes: Mapping[str, 
     shown = [cell for cell in cells if cell in set(used["cell"])]
     across = min(_COLUMNS, len(shown))
     down = -(-len(shown) // across)
-    figure = style.picture(_PANEL * down + 0.75)
-    grid = figure.subplots(down, across, sharey=True, squeeze=False)
-    for panel, cell in zip(grid.flat, shown):
-        _panel(panel, used.filter(pl.col("cell") == cell), homes[cell])
-        panel.set_title(_fitting(cells[cell], style.WIDTH / across - 0.45), fontsize=style.SMALL)
-    for panel in grid.flat[len(shown) :]:
-        panel.set_visible(False)
-    for panel in grid[:, 0]:
-        panel.set_ylabel("GiB", fontsize=style.SMALL)
-    grid[0, 0].set_ylim(bottom=0)
-    style.title(figure, "Page cache and free memory while new memory is touched")
-    lines = [
-        Line2D([], [], color=colour, linestyle=dash, label=f"{what}, {whose}")
-        for whose, colour in (("CPUs' node", style.BLUE), ("other nodes", style.VERMILLION))
-        for what, dash in (("page cache", "-"), ("free", ":"))
-    ]
-    figure.legend(handles=lines, loc="outside lower left", ncols=4, handlelength=1.8)
-    for place, panel in enumerate(grid.flat[: len(shown)]):
-        if place + across >= len(shown):
-            panel.set_xlabel("seconds since the first touch", fontsize=style.SMALL)
-    return figure
-
-
-def _panel(axes: Any, rows: pl.DataFrame, home: str) -> None:
-    own = pl.col("point") == f"node {home}"
+    home = pl.col("cell").replace_strict(dict(homes), return_dtype=pl.String)
+    whose = pl.when(pl.col("point") == pl.concat_str(pl.lit("node "), home))
     summed = (
-        rows.with_columns(own=own).group_by("trial", "metric", "own", "t_s")
-        .agg(pl.col("value").sum()).sort("t_s")
-    )  # fmt: skip
-    for (_, metric, mine), line in summed.group_by("trial", "metric", "own", maintain_order=True):
-        axes.plot(
-            line["t_s"], line["value"] / GIB, color=style.BLUE if mine else style.VERMILLION,
-            linestyle="-" if metric == "page_cache" else ":", linewidth=0.9, alpha=0.75,
-            marker="." if line.height < 2 else None, gid=f"{metric}-{'own' if mine else 'others'}",
+        used.with_columns(whose=whose.then(pl.lit("CPUs' node")).otherwise(pl.lit("other nodes")))
+        .group_by("cell", "trial", "metric", "whose", "t_s")
+        .agg(pl.col("value").sum() / GIB)
+        .sort("t_s")
+    )
+    colours = {"CPUs' node": style.BLUE, "other nodes": style.VERMILLION}
+    dashes = {"page_cache": "", "free": (1, 1)}
+
+    def paint(figure: FigureBase) -> None:
+        grid = figure.subplots(down, across, sharey=True, squeeze=False)
+        for place, (axes, cell) in enumerate(zip(grid.flat, shown)):
+            mine = summed.filter(pl.col("cell") == cell)
+            seaborn.lineplot(
+                to_pandas(mine), x="t_s", y="value", hue="whose", style="metric", units="trial",
+                estimator=None, palette=colours, dashes=dashes, hue_order=list(colours),
+                style_order=list(dashes), linewidth=0.9, alpha=0.75, legend=False, ax=axes,
+                marker="." if mine["t_s"].n_unique() < 2 else None,
+            )  # fmt: skip
+            axes.grid(axis="y")
+            axes.set_xlim(left=0)
+            last = place + across >= len(shown)
+            axes.set_xlabel("seconds since the first touch" if last else "", fontsize=style.SMALL)
+            axes.set_ylabel("" if place % across else "GiB", fontsize=style.SMALL)
+            room = style.WIDTH / across - 0.45
+            axes.set_title(style.fitted(cells[cell], style.SMALL, room), fontsize=style.SMALL)
+        for axes in grid.flat[len(shown) :]:
+            axes.set_axis_off()
+        grid[0, 0].set_ylim(bottom=0)
+        style.title(figure, "Page cache and free memory while new memory is touched")
+        style.foot(
+            figure,
+            [Line2D([], [], color=colour, linestyle="--" if dash else "-",
+                    label=f"{what.replace('_', ' ')}, {whose}")
+             for whose, colour in colours.items() for what, dash in dashes.items()],
         )  # fmt: skip
-    axes.grid(axis="y")
-    axes.set_xlim(left=0)
+
+    return style.Picture(_PANEL * down + 0.75, paint)
 
 
-@style.styled
-def faults(minor: pl.DataFrame, huge: pl.DataFrame, order: Sequence[str]) -> style.Picture:
-    """Draw minor faults (a logarithmic axis) beside the share of huge pages, cells in ``order``.
+def cases(frame: pl.DataFrame, title: str, hosts: Mapping[str, str]) -> style.Picture:
+    """Draw a share for every case (rows) and host (columns): the number, and its bar.
 
-    ``minor`` and ``huge`` are the measurement rows of ``minor_faults`` and ``huge_share`` of one
-    run. Every block is a dot, the line its range, the tick its median. Fault without a row.
+    ``frame`` has the columns case, host, value (of 1), low and high (the least and the most over
+    the trials); ``hosts`` maps the hosts to the badges of their evidence. Cases stand in the order
+    of the frame. Raises Fault for an empty frame.
     """
-    style.one_quantity(minor)
-    style.one_quantity(huge)
-    cells = _in_order(minor, order)
-    height = _ROW * len(cells) + 1.0
-    left = max(style.text_width(label, style.SMALL) for _, label in cells) + 0.16
-    room = style.WIDTH - left - 0.22
-    figure = style.Picture(figsize=(style.WIDTH, height))
-    panels = []
-    for start, share in ((0.0, 0.58), (0.64, 0.36)):
-        panels.append(
-            figure.add_axes(
-                ((left + start * room) / style.WIDTH, 0.6 / height, share * room / style.WIDTH,
-                 _ROW * len(cells) / height),
-                sharey=panels[0] if panels else None,
-            )
-        )  # fmt: skip
-    for axes, rows, colour in zip(panels, (minor, huge), (style.VERMILLION, style.BLUE)):
-        used = rows.filter((pl.col("grade") != "error") & pl.col("value").is_not_null())
-        for place, (cell, _) in enumerate(cells):
-            values = used.filter(pl.col("cell") == cell).sort("block")["value"].to_list()
-            if values and not max(values) and axes is panels[0]:
-                axes.text(0.01, place, "0", transform=axes.get_yaxis_transform(),
-                          fontsize=style.SMALL, va="center_baseline", gid="none")  # fmt: skip
-            elif values:
-                _range(axes, place, values, colour)
-        axes.grid(axis="x")
-        axes.tick_params(axis="y", length=0)
-    first, second = panels
-    first.set_xscale("log")
-    low, high = first.get_xlim()
-    first.set_xlim(low / 1.4, high * 1.4)
-    first.set_xlabel("minor faults (count, logarithmic)")
-    second.set_xlim(-0.04, 1.04)
-    second.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    second.set_xlabel("huge pages' share")
-    second.tick_params(labelleft=False)
-    first.set_ylim(len(cells) - 0.5, -0.5)
-    first.set_yticks(range(len(cells)), [label for _, label in cells])
-    _heading(figure, height, "Minor faults and huge pages of the same memory")
-    figure.text(0.08 / style.WIDTH, 0.07 / height,
-                "dots: blocks · tick: median · line: range of the blocks",
-                fontsize=style.SMALL, color=style.FAINT)  # fmt: skip
-    return figure
+    if frame.is_empty():
+        raise Fault(f"there is nothing to draw of {title!r}", "no run measured it")
+    names = frame["case"].unique(maintain_order=True).to_list()
+
+    def paint(figure: FigureBase) -> None:
+        made = layout.panels(figure, names, [1.0] * len(hosts))
+        for axes, (host, kind) in zip(made, hosts.items(), strict=True):
+            mine = frame.filter(pl.col("host") == host)
+            _bars(axes, {row["case"]: row for row in mine.iter_rows(named=True)}, names)
+            axes.set_title(host, fontweight="bold", pad=11)
+            axes.text(0, 1.01, kind, transform=axes.transAxes, fontsize=style.TINY, va="bottom",
+                      color=style.FAINT if kind == MEASURED else style.VERMILLION)  # fmt: skip
+        style.title(figure, title)
+
+    return style.Picture(layout.height(len(names), 2), paint)
 
 
-def _range(axes: Any, place: int, values: list[float], colour: str) -> None:
-    spread = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else [0.0]
-    axes.plot([min(values), max(values)], [place, place], color=colour, linewidth=1.2,
-              gid="range")  # fmt: skip
-    axes.scatter(values, [place + y for y in spread], s=8, color=colour, alpha=0.55, linewidths=0,
-                 clip_on=False, gid="blocks")  # fmt: skip
-    middle = float(np.median(values))
-    axes.plot([middle, middle], [place - 0.33, place + 0.33], color=style.INK, linewidth=1.1,
-              gid="median")  # fmt: skip
+def _bars(axes: Axes, known: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> None:
+    layout.percent(axes)
+    for place, name in enumerate(names):
+        record = known.get(name)
+        if record is None or record["value"] is None:
+            axes.text(0.02, place, "not measured", fontsize=style.TINY, color=style.FAINT,
+                      va="center_baseline", fontstyle="italic")  # fmt: skip
+            continue
+        value, low, high = record["value"], record["low"], record["high"]
+        axes.barh(place, min(value, 1.0), height=0.62, color=style.SKY, zorder=1)
+        if high > low:
+            axes.plot([low, min(high, 1.0)], [place, place], color=style.INK, linewidth=0.8,
+                      zorder=2)  # fmt: skip
+        inside = value > 0.6
+        end = min(value, 1.0) - 0.02 if inside else max(value, high) + 0.02
+        style.halo(axes.text(end, place, layout.share(value), va="center_baseline",
+                             ha="right" if inside else "left", fontsize=style.TINY,
+                             zorder=3))  # fmt: skip

@@ -8,21 +8,31 @@ given here is the size on paper; HTML scales the SVG.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import io
-from typing import Any, Callable, Dict, Optional, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import polars as pl
 from matplotlib import patheffects
-from matplotlib.figure import Figure
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter
 
+from numalab.agent.contract import CELL, CONTROL, COUNTED, ERROR, MEASURED, UNVERIFIED
 from numalab.agent.errors import Fault
+from numalab.agent.words import units
+from numalab.analysis.evidence import BLOCKS_NEEDED
 
 from .. import tables
+from ..badge import MEANING
 
 WIDTH = 16 / 2.54  # inches: the text width of the article's PDF
 TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
@@ -30,8 +40,9 @@ TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
 BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, PURPLE, BLACK = "#56B4E9", "#CC79A7", "#000000"
 GREY, PALE, INK, FAINT = "#7F7F7F", "#E8E8E8", "#222222", "#555555"
+OWN = "#EAF3F8"  # behind what is of this study
 
-PALETTE: Dict[str, str] = {
+PALETTE: dict[str, str] = {
     "local": BLUE,
     "remote": VERMILLION,
     "interleave": GREEN,
@@ -41,7 +52,7 @@ PALETTE: Dict[str, str] = {
     "cores": PURPLE,
     "control": GREY,
 }
-MARKERS: Dict[str, str] = {
+MARKERS: dict[str, str] = {
     "local": "o",
     "remote": "s",
     "interleave": "D",
@@ -51,12 +62,11 @@ MARKERS: Dict[str, str] = {
     "cores": "h",
     "control": "p",
 }
-LOWER_IS_BETTER = frozenset({"ns", "µs", "us", "ms", "s"})  # units of times
 # Series that are not bindings (nodes, for instance) take these in turn.
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 CYCLE_MARKERS = ("o", "s", "D", "h", "P", "v", "^", "p")
 
-RC: Dict[str, Any] = {
+RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every host draws the same
     "font.size": BASE,
     "axes.titlesize": BASE,
@@ -89,55 +99,126 @@ RC: Dict[str, Any] = {
     "hatch.linewidth": 0.5,
     "hatch.color": "#A8A8A8",
     "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a label is a dollar sign
     "figure.dpi": 144,
     "figure.facecolor": "white",
     "savefig.dpi": 200,
-    "savefig.facecolor": "white",
     "svg.hashsalt": "numalab",  # element ids follow the content, not a random number
     "svg.fonttype": "path",  # the reader needs no font
-    "pdf.fonttype": 42,
 }
-_NO_DATE = {
-    "svg": {"Date": None, "Creator": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-    "png": {"Software": None},
-}
+_NO_DATE = {"Date": None, "Creator": None}
+PAGE = 9.0  # inches: what a page of the PDF holds above a caption
+_WATERMARK = "EMULATED HOST"
+
+Paint = Callable[[FigureBase], None]
 
 
-class Picture(Figure):
-    """A figure that is saved in the house style, byte for byte the same for the same data.
+@dataclasses.dataclass(eq=False)
+class Picture:
+    """A chart: its size in inches, and how it is painted on a figure or a part of one.
 
-    In a notebook it shows itself as SVG, whatever matplotlib backend is set.
+    It is painted when it is first shown, under the house style, whatever the caller's rcParams
+    are. In a notebook it shows itself as SVG, byte for byte the same for the same data.
     """
 
-    def savefig(self, fname: Any, **options: Any) -> None:
-        """Save as matplotlib does; without dates or program names in the file."""
-        kind = options.get("format") or str(fname).rsplit(".", 1)[-1].lower()
-        options["metadata"] = {**_NO_DATE.get(kind, {}), **(options.get("metadata") or {})}
-        with matplotlib.rc_context(RC):
-            super().savefig(fname, **options)
+    height: float
+    paint: Paint
+    width: float = WIDTH
+    badge: str = ""  # of its evidence; "" for what stands in several panels with their own
+    freehand: bool = False  # placed in inches by its painter, and not marked across
+
+    @functools.cached_property
+    def figure(self) -> Figure:
+        """The painted figure."""
+        with house_style():
+            figure = Figure(figsize=(self.width, self.height))
+            if not self.freehand:
+                figure.set_layout_engine(
+                    "constrained", w_pad=0.05, h_pad=0.05, hspace=0.03, wspace=0.02
+                )
+            self.paint_on(figure)
+        return figure
+
+    def paint_on(self, figure: FigureBase) -> None:
+        """Paint it, with its badge, on a figure or a subfigure."""
+        self.paint(figure)
+        if self.badge:
+            _mark(figure, self)
 
     def svg(self) -> str:
-        """Return the figure as SVG text."""
+        """Return it as SVG text, without a date or a program's name."""
         out = io.BytesIO()
-        self.savefig(out, format="svg")
+        with house_style():
+            self.figure.savefig(out, format="svg", metadata=_NO_DATE)
         return out.getvalue().decode("utf-8")
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"image/svg+xml": self.svg()}
 
 
-def styled(draw: Callable[..., Picture]) -> Callable[..., Picture]:
-    """Run a chart function under the house style, whatever the caller's rcParams are."""
+@contextlib.contextmanager
+def house_style() -> Iterator[None]:
+    """Draw under the house style, whatever the caller's rcParams are."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RC)  # type: ignore[arg-type]
+        yield
 
-    @functools.wraps(draw)
-    def inside(*arguments: Any, **named: Any) -> Picture:
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()
-            matplotlib.rcParams.update(RC)
-            return draw(*arguments, **named)
 
-    return inside
+def marked(picture: Picture, badge: str) -> Picture:
+    """Return a picture with the badge of its evidence."""
+    return dataclasses.replace(picture, badge=badge)
+
+
+def _mark(figure: FigureBase, picture: Picture) -> None:
+    """Write a picture's badge in the upper corner, and across it where its host is emulated."""
+    badge, width, height = picture.badge, picture.width, picture.height
+    plain = badge == MEASURED
+    words = badge if plain else MEANING[badge]
+    title = text_width(figure.get_suptitle(), TITLE, "bold")
+    if title + text_width(words, SMALL) > width - 0.3:
+        words = badge
+    place = (1 - 0.06 / width, 1 - 0.06 / height)
+    look: dict[str, Any] = {"fontsize": SMALL, "ha": "right", "va": "top"}
+    if title + text_width(words, SMALL) <= width - 0.3:
+        colour = FAINT if plain else VERMILLION
+        figure.text(*place, words, color=colour, gid="badge", **look).set_in_layout(False)
+    if badge == COUNTED and not picture.freehand:  # so that a cut-out still carries it
+        figure.text(
+            0.5, 0.5, _WATERMARK, fontsize=min(34.0, 24 * height, 7.2 * width), alpha=0.25,
+            fontweight="bold", ha="center", va="center", rotation=15, color=VERMILLION, zorder=100,
+        ).set_in_layout(False)  # fmt: skip
+
+
+def sheet(parts: Sequence[tuple[str, Picture]], remark: str = "") -> Picture:
+    """Return pictures under one another, or side by side where two fit, as one.
+
+    Each is a subfigure whose title begins with its name. What is higher than a page is set closer.
+    """
+    lines: list[list[tuple[str, Picture]]] = []
+    for name, one in parts:
+        if not lines or sum(other.width for _, other in lines[-1]) + one.width > WIDTH + 0.01:
+            lines.append([])
+        lines[-1].append((name, one))
+    heights = [max(one.height for _, one in line) + 0.1 for line in lines]
+
+    def paint(figure: FigureBase) -> None:
+        rows = figure.add_gridspec(len(lines), 1, height_ratios=heights)
+        for place, line in enumerate(lines):
+            row = rows[place, 0]
+            widths = [one.width for _, one in line]
+            free = WIDTH - sum(widths)
+            columns = row.subgridspec(
+                1, len(line) + (free > 0.1), width_ratios=[*widths, *([free] if free > 0.1 else [])]
+            )
+            for column, (name, one) in enumerate(line):
+                part = figure.add_subfigure(columns[0, column])
+                one.paint_on(part)
+                title(part, f"{name}: {part.get_suptitle()}".removesuffix(": "))
+        foot(figure, note=remark)
+
+    height = sum(heights) + (0.25 if remark else 0.0)
+    return Picture(min(height, PAGE), paint)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -158,52 +239,81 @@ def fitted(text: str, size: float, room: float) -> str:
     return text + "…"
 
 
-def picture(height: float, width: float = WIDTH) -> Picture:
-    """Return an empty figure of this size in inches whose layout makes room for its labels."""
-    figure = Picture(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06, hspace=0.04, wspace=0.04)
-    return figure
-
-
-def title(figure: Picture, text: str) -> None:
-    """Set the figure's title, flush left."""
+def title(figure: FigureBase, text: str) -> None:
+    """Set the title of a figure or of a part of one, flush left."""
     figure.suptitle(text, x=0.012, ha="left", fontsize=TITLE, fontweight="bold")
 
 
-def note(figure: Picture, text: str) -> None:
-    """Put a remark below the figure, flush left; "" puts none."""
-    if text:
-        figure.supxlabel(text, x=0.012, ha="left", fontsize=SMALL, color=FAINT, linespacing=1.35)
+def foot(figure: FigureBase, handles: Sequence[Artist] = (), note: str = "") -> None:
+    """Put the key of what is drawn, and a remark, below a figure, flush left."""
+    if not handles and not note:
+        return
+    legend = figure.legend(
+        handles=list(handles), loc="outside lower left", ncols=key_columns(handles),
+        title=note or None, alignment="left", columnspacing=1.4, handlelength=1.8,
+        borderaxespad=0.5, borderpad=0.1,
+    )  # fmt: skip
+    legend.get_title().set(fontsize=SMALL, color=FAINT, linespacing=1.35)
 
 
-def emulated(figure: Picture, why: Optional[str] = None) -> Picture:
-    """Mark a figure as made on an emulated host, where no time means anything; return it.
-
-    The words lie across the picture, faint, so that a cut-out still carries them; ``why`` (from
-    the host record: "QEMU TCG") is named at the upper right where there is room for it.
-    """
-    width, height = figure.get_size_inches()
-    label = "emulated host: times mean nothing"
-    if why and text_width(f"{label} ({why})", SMALL) < width * 0.55:
-        label += f" ({why})"
-    title = text_width(figure.get_suptitle(), TITLE, "bold")
-    if title + text_width(label, SMALL) > width - 0.3:  # both stand in the topmost line
-        label = "emulated host"
-        if title + text_width(label, SMALL) > width - 0.3:
-            label = ""
-    size = min(34.0, 72 * height / 3, 72 * width / 10)
-    for text, where, look in (
-        ("EMULATED HOST", (0.5, 0.5), {"fontsize": size, "fontweight": "bold", "alpha": 0.25,
-                                       "ha": "center", "va": "center", "rotation": 15}),
-        (label, (1 - 0.08 / width, 1 - 0.08 / height),
-         {"fontsize": SMALL, "ha": "right", "va": "top"}),
-    ):  # fmt: skip
-        figure.text(*where, text, color=VERMILLION, zorder=100, **look).set_in_layout(False)
-    return figure
+def key_columns(handles: Sequence[Artist]) -> int:
+    """Return how many entries of a key stand side by side."""
+    widths = [text_width(str(one.get_label()), SMALL) + 0.45 for one in handles]
+    for columns in range(len(widths), 1, -1):
+        lines = -(-len(widths) // columns)
+        column = [max(widths[at : at + lines]) for at in range(0, len(widths), lines)]
+        if sum(column) < WIDTH - 0.2:
+            return columns
+    return 1
 
 
-def marked(figure: Picture, badge: str, why: Optional[str] = None) -> Picture:
-    return emulated(figure, why) if badge == "counted" else figure
+def beside(axes: Axes, handles: Sequence[Artist]) -> None:
+    """Put the key right of the axes, where it hides nothing."""
+    axes.legend(handles=list(handles), loc="upper left", bbox_to_anchor=(1.01, 1.0),
+                borderaxespad=0, handlelength=2.2)  # fmt: skip
+
+
+def point(label: str, family: str = "", **look: Any) -> Line2D:
+    """Return an entry of a key: a marker, that of a family of bindings where one is named."""
+    own: dict[str, Any] = {"marker": "o", "color": GREY, "markersize": 4.0, "linestyle": "none"}
+    if family:
+        own |= {"marker": MARKERS[family], "color": PALETTE[family]}
+    return Line2D([], [], label=label, **(own | look))
+
+
+UNVERIFIED_LOOK: dict[str, Any] = {"markerfacecolor": "white"}
+ERROR_LOOK: dict[str, Any] = {"marker": "x", "color": VERMILLION}
+
+
+def grade_look(grade: str, colour: str, marker: str = "o") -> dict[str, Any]:
+    """Return how scattered points of a grade look: filled, open, or a red cross."""
+    if grade == ERROR:
+        return {"color": VERMILLION, "marker": "x", "linewidths": 1.1}
+    if grade == UNVERIFIED:
+        return {"facecolors": "white", "edgecolors": colour, "linewidths": 0.7, "marker": marker}
+    return {"color": colour, "marker": marker, "linewidths": 0}
+
+
+def solid_or_open(solid: bool, colour: str) -> dict[str, Any]:
+    """Return how a marker looks whose figure is certain, or approximate or unverified."""
+    if solid:
+        return {"markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+    return {"markersize": 5.5, "markerfacecolor": "white", "markeredgecolor": colour,
+            "markeredgewidth": 1.1}  # fmt: skip
+
+
+def reach(row: Mapping[str, Any], blocks: int) -> list[list[float]] | None:
+    """Return the lengths of an interval's arms, or None where too few blocks give any."""
+    if blocks < BLOCKS_NEEDED or row["low"] is None:
+        return None
+    return [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+
+
+def few(blocks: int, what: str = "points are means, bars their 95 % intervals") -> str:
+    """Return the remark on what the points and intervals of a chart are."""
+    if blocks >= BLOCKS_NEEDED:
+        return f"{what} ({units.count(blocks, 'block')})"
+    return f"too few blocks to decide: {blocks} of the {BLOCKS_NEEDED} that are needed"
 
 
 def thousands() -> FuncFormatter:
@@ -216,16 +326,15 @@ def halo(text: Any) -> None:
     text.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
 
 
-def family(binding: str, role: str = "cell") -> str:
-    """Return the family whose colour and marker a binding or cell id takes.
+def family(binding: str, role: str = CELL) -> str:
+    """Return the family whose colour and marker a cell takes, by its binding and its role.
 
-    ``remote:0-1`` and ``remote`` are ``remote``; a control is ``control`` whatever it repeats;
-    everything that picks CPUs by count, thread rank or list is ``cores``.
+    A control is ``control`` whatever it repeats; everything that picks CPUs by count, thread rank
+    or list is ``cores``.
     """
-    if role == "control" or binding.endswith("/control"):
-        return "control"
-    name = binding.replace("/", ":").split(":", 1)[0].strip()
-    return name if name in PALETTE else "cores"
+    if role == CONTROL:
+        return CONTROL
+    return binding if binding in PALETTE else "cores"
 
 
 def words(metric: str) -> str:
@@ -234,9 +343,7 @@ def words(metric: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def one_quantity(
-    frame: pl.DataFrame, columns: Sequence[str] = ("metric", "point", "unit")
-) -> str:
+def one_quantity(frame: pl.DataFrame, columns: Sequence[str] = ("metric", "point", "unit")) -> str:
     """Return the frame's one metric; Fault when it mixes quantities that one axis cannot hold.
 
     An empty frame has none: that is a Fault too.

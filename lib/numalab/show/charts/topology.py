@@ -7,17 +7,20 @@ not fit one by one (more than 64 cores) is drawn as counts and CPU lists.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
-import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from numalab.agent import cpulist
 from numalab.agent.contract import Cpu, Host, Node
 
-from . import style
+from .. import escape
+from . import matrix, style
 
 MOST_CORES = 64  # drawn one by one; more become counts
 MOST_GROUPS = 24  # shared caches drawn one by one; more become counts
@@ -33,8 +36,8 @@ class _Group:
     """Cores of one node that share an L3 (all of the node's cores where no L3 is described)."""
 
     label: str
-    cores: List[List[Cpu]]
-    lines: List[str] = field(default_factory=list)  # instead of the cores, when they are too many
+    cores: list[list[Cpu]]
+    lines: list[str] = field(default_factory=list)  # instead of the cores, when they are too many
     columns: int = 1
     core_width: float = 0.0
     core_height: float = 0.0
@@ -47,86 +50,115 @@ class _Card:
     """One node's box: its groups, in rows, and its devices."""
 
     node: Node
-    rows: List[List[_Group]]
-    devices: List[str]
+    rows: list[list[_Group]]
+    devices: list[str]
     height: float
 
 
-@style.styled
-def topology_figure(topology: Host) -> style.Picture:
-    """Draw what ``agent.topology.read`` found: a picture 16 cm wide, as high as it needs.
+@dataclass
+class _Band:
+    """One package's box: its nodes in rows of so many columns."""
+
+    label: str
+    columns: int
+    rows: list[list[_Card]]
+
+    @property
+    def height(self) -> float:
+        """Its height in inches."""
+        cards = sum(max(card.height for card in row) + _GAP for row in self.rows)
+        return cards + _PAD + 0.17
+
+    def width(self, card_width: float) -> float:
+        """Its width in inches, with cards of this width."""
+        return self.columns * (card_width + _GAP) + 2 * _PAD
+
+
+@dataclass
+class _Line:
+    """Packages side by side."""
+
+    card_width: float
+    bands: list[_Band]
+
+
+def topology_figure(topology: Host, name: str = "") -> style.Picture:
+    """Draw a host: a picture 16 cm wide, as high as it needs; ``name`` stands before its model.
 
     Packages are boxes; in them nodes, with memory in GiB (a bar, all to one scale: used, page
     cache, free) and the names of their PCI devices; in a node the groups that share an L3, and
     the cores with the numbers of their hardware threads. Offline CPUs and what the cpuset
     forbids are hatched. SLIT distances stand below (10 is local; ACPI 6.5, section 5.2.17).
     """
-    nodes = list(topology.nodes)
+    with style.house_style():  # sizes follow from the width of the texts
+        lines = _lines(topology)
+    heights = [max(band.height for band in line.bands) for line in lines]
+    header, footer = 0.42, _footer_height(topology)
+    total = header + sum(heights) + _GAP * len(heights) + footer + _MARGIN
+
+    def paint(figure: FigureBase) -> None:
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, style.WIDTH), ylim=(total, 0))
+        axes.set_axis_off()
+        inner = style.WIDTH - 2 * _MARGIN
+        model = ": ".join(filter(None, (name, topology.model or "processor model unknown")))
+        _text(axes, _MARGIN, 0.14, model, style.TITLE, weight="bold", room=inner - 1)
+        _text(axes, _MARGIN, 0.31, _counts(topology), style.SMALL, color=style.FAINT, room=inner)
+        y = header
+        for line, height in zip(lines, heights, strict=True):
+            x = _MARGIN
+            for band in line.bands:
+                _draw_band(axes, band, x, y, line.card_width, height, topology)
+                x += band.width(line.card_width) + _GAP
+            y += height + _GAP
+        _draw_footer(axes, topology, y + 0.04)
+
+    return style.Picture(total, paint, freehand=True)
+
+
+def _lines(topology: Host) -> list[_Line]:
+    """The packages in lines, every card measured."""
     bands = _bands(topology)
-    columns = _columns(bands)
-    inner = style.WIDTH - 2 * _MARGIN
-    rows = _band_rows(bands, columns)
     detailed = _core_count(topology) <= MOST_CORES
     merged = len({(cpu.node, cpu.l3) for cpu in topology.cpus}) > MOST_GROUPS
-
-    placed: List[Tuple[float, List[Tuple[str, int, List[List[_Card]]]]]] = []
-    for row in rows:
-        across = sum(width for _, width, _ in row)
-        card_width = (inner - _GAP * (len(row) - 1) - 2 * _PAD * len(row)) / across - _GAP
+    lines = []
+    for row in _band_rows(bands, _columns(bands)):
+        across = sum(columns for _, columns, _ in row)
+        inner = style.WIDTH - 2 * _MARGIN - _GAP * (len(row) - 1) - 2 * _PAD * len(row)
+        width = inner / across - _GAP
         made = []
-        for label, width, members in row:
-            cards = [_card(node, topology, card_width, detailed, merged) for node in members]
-            made.append((label, width, [cards[i : i + width] for i in range(0, len(cards), width)]))
-        placed.append((card_width, made))
-
-    heights = [
-        max(
-            sum(max(card.height for card in line) + _GAP for line in lines) + _PAD + 0.17
-            for _, _, lines in made
-        )
-        for _, made in placed
-    ]
-    header = 0.42
-    footer = _footer_height(topology)
-    total = header + sum(heights) + _GAP * len(heights) + footer + _MARGIN
-    figure = style.Picture(figsize=(style.WIDTH, total))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, style.WIDTH), ylim=(total, 0))
-    axes.set_axis_off()
-
-    _text(axes, _MARGIN, 0.14, topology.model or "processor model unknown", style.TITLE,
-          weight="bold", room=inner)  # fmt: skip
-    _text(axes, _MARGIN, 0.31, _counts(topology), style.SMALL, color=style.FAINT, room=inner)
-    largest = max((node.memory_bytes or 0 for node in nodes), default=0)
-    y = header
-    for (card_width, made), height in zip(placed, heights):
-        x = _MARGIN
-        for label, width, lines in made:
-            band_width = width * (card_width + _GAP) + 2 * _PAD - _GAP + _GAP
-            _box(axes, x, y, band_width, height, face="#F4F4F4", edge=style.FAINT)
-            _text(axes, x + _PAD, y + 0.11, label, style.SMALL, weight="bold",
-                  room=band_width - 2 * _PAD)  # fmt: skip
-            cy = y + 0.17 + _PAD
-            for line in lines:
-                tallest = max(card.height for card in line)
-                cx = x + _PAD + _GAP / 2
-                for card in line:
-                    _draw_card(axes, card, cx, cy, card_width, tallest, topology, largest)
-                    cx += card_width + _GAP
-                cy += tallest + _GAP
-            x += band_width + _GAP
-        y += height + _GAP
-    _draw_footer(axes, topology, y + 0.04)
-    return figure
+        for label, columns, members in row:
+            cards = [_card(node, topology, width, detailed, merged) for node in members]
+            rows = [cards[at : at + columns] for at in range(0, len(cards), columns)]
+            made.append(_Band(label, columns, rows))
+        lines.append(_Line(width, made))
+    return lines
 
 
-def _bands(topology: Host) -> List[Tuple[str, List[Node]]]:
+def _draw_band(
+    axes: Axes, band: _Band, x: float, y: float, card_width: float, height: float, topology: Host
+) -> None:
+    width = band.width(card_width)
+    largest = max((node.memory_bytes or 0 for node in topology.nodes), default=0)
+    _box(axes, x, y, width, height, face="#F4F4F4", edge=style.FAINT)
+    _text(axes, x + _PAD, y + 0.11, band.label, style.SMALL, weight="bold", room=width - 2 * _PAD)
+    cy = y + 0.17 + _PAD
+    for cards in band.rows:
+        tallest = max(card.height for card in cards)
+        cx = x + _PAD + _GAP / 2
+        for card in cards:
+            _draw_card(axes, card, cx, cy, card_width, tallest, topology, largest)
+            cx += card_width + _GAP
+        cy += tallest + _GAP
+
+
+def _bands(topology: Host) -> list[tuple[str, list[Node]]]:
     """Nodes by the packages that their CPUs are in; nodes without CPUs come last."""
-    packages: Dict[int, set] = {node.number: set() for node in topology.nodes}
+    packages: dict[int, set[int]] = {node.number: set() for node in topology.nodes}
     for cpu in topology.cpus:
         if cpu.node in packages and cpu.package is not None:
             packages[cpu.node].add(cpu.package)
-    bands: Dict[Tuple[int, ...], List[Node]] = {}
+    bands: dict[tuple[int, ...], list[Node]] = {}
     for node in topology.nodes:
         bands.setdefault(tuple(sorted(packages[node.number])), []).append(node)
     named = []
@@ -143,7 +175,7 @@ def _bands(topology: Host) -> List[Tuple[str, List[Node]]]:
     return named
 
 
-def _columns(bands: Sequence[Tuple[str, List[Any]]]) -> int:
+def _columns(bands: Sequence[tuple[str, list[Any]]]) -> int:
     """How many node cards stand side by side: at most 4, leaving few places empty."""
     largest = max((len(members) for _, members in bands), default=1)
     most = min(4, sum(len(members) for _, members in bands) or 1)
@@ -153,9 +185,9 @@ def _columns(bands: Sequence[Tuple[str, List[Any]]]) -> int:
 
 
 def _band_rows(
-    bands: Sequence[Tuple[str, List[Any]]], columns: int
-) -> List[List[Tuple[str, int, List[Any]]]]:
-    rows: List[List[Tuple[str, int, List[Any]]]] = []
+    bands: Sequence[tuple[str, list[Any]]], columns: int
+) -> list[list[tuple[str, int, list[Any]]]]:
+    rows: list[list[tuple[str, int, list[Any]]]] = []
     free = 0
     for label, members in bands:
         width = min(columns, len(members))
@@ -186,7 +218,7 @@ def _card(
         _measure(group, room - 2 * _PAD, max(0.2, max(widths, default=0) + 0.08))
     for group in groups:  # boxes of one width stand in columns
         group.width = max(other.width for other in groups)
-    rows: List[List[_Group]] = []
+    rows: list[list[_Group]] = []
     left = 0.0
     for group in groups:
         if not rows or group.width > left:
@@ -200,12 +232,10 @@ def _card(
     return _Card(node, rows, devices, height)
 
 
-def _groups(
-    node: Node, topology: Host, detailed: bool, merged: bool
-) -> List[_Group]:
+def _groups(node: Node, topology: Host, detailed: bool, merged: bool) -> list[_Group]:
     mine = [cpu for cpu in topology.cpus if cpu.node == node.number]
     several = len({cpu.package for cpu in mine}) > 1
-    by_group: Dict[Any, Dict[Any, List[Cpu]]] = {}
+    by_group: dict[Any, dict[Any, list[Cpu]]] = {}
     for cpu in mine:
         cores = by_group.setdefault((cpu.package if several else None, cpu.l3), {})
         cores.setdefault(_core_key(cpu), []).append(cpu)
@@ -246,7 +276,7 @@ def _groups(
     return groups
 
 
-def _wrapped_list(before: str, cpus: Sequence[int]) -> List[str]:
+def _wrapped_list(before: str, cpus: Sequence[int]) -> list[str]:
     text = before + cpulist.format(cpus).replace(",", ", ")
     lines = textwrap.wrap(text, 22)
     return lines if len(lines) <= 4 else [*lines[:3], "…"]
@@ -271,14 +301,14 @@ def _measure(group: _Group, room: float, core_width: float) -> None:
     group.height = 0.17 + lines * (group.core_height + 0.03) + 0.03
 
 
-def _devices(node: Optional[int], topology: Host, room: float) -> List[str]:
+def _devices(node: int | None, topology: Host, room: float) -> list[str]:
     """The PCI devices of a node in lines that fit, by kind: "net: eth0, eth1"."""
-    kinds: Dict[str, List[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for device in topology.pci:
         if device.node == node and (device.names or device.kind in _KINDS):
             names = device.names or [device.address]
             kinds.setdefault(_KINDS.get(device.kind, "other"), []).extend(names)
-    lines: List[str] = []
+    lines: list[str] = []
     for kind in (*_KINDS.values(), "other"):
         names = kinds.get(kind, [])
         shown = list(names)
@@ -391,7 +421,7 @@ def _cell_size(topology: Host) -> float:
     return 0.27 if len(topology.nodes) <= 8 else 0.19
 
 
-def _remarks(topology: Host, room: float) -> List[str]:
+def _remarks(topology: Host, room: float) -> list[str]:
     lines = []
     away = _devices(None, topology, room)
     if away:
@@ -407,9 +437,9 @@ def _footer_height(topology: Host) -> float:
     return max(matrix, legend) + 0.04
 
 
-def _legend(topology: Host) -> List[Tuple[str, Dict[str, Any]]]:
+def _legend(topology: Host) -> list[tuple[str, dict[str, Any]]]:
     """The entries of the key: text, and how its patch is drawn."""
-    entries: List[Tuple[str, Dict[str, Any]]] = []
+    entries: list[tuple[str, dict[str, Any]]] = []
     if any(node.memory_bytes for node in topology.nodes):
         entries.append(("memory in use", {"facecolor": style.BLUE}))
         holders = [node for node in topology.nodes if node.memory_bytes != 0]
@@ -432,35 +462,28 @@ def _legend(topology: Host) -> List[Tuple[str, Dict[str, Any]]]:
 
 
 def _draw_footer(axes: Axes, topology: Host, y: float) -> None:
-    nodes = topology.nodes
-    cell = _cell_size(topology)
-    size = style.SMALL if cell > 0.22 else style.TINY
+    cell, many = _cell_size(topology), len(topology.nodes)
     heading = "SLIT distance, node to node (10 = local)"
-    if len(nodes) < 2:
-        heading, nodes = "one node: no distance to another", []
+    if many < 2:
+        heading, many = "one node: no distance to another", 0
     _text(axes, _MARGIN, y + 0.06, heading, style.SMALL, weight="bold")
-    known = [int(value) for node in nodes for value in node.distances.values()]
-    low, high = 10, max([*known, 20])
-    left, top = _MARGIN + 0.32, y + 0.32
-    for column, node in enumerate(nodes):
-        _text(axes, left + cell * (column + 0.5), top - 0.08, str(node.number), size,
-              align="center", weight="bold")  # fmt: skip
-    for row, node in enumerate(nodes):
-        _text(axes, left - 0.06, top + cell * (row + 0.5), str(node.number), size, align="right",
-              weight="bold")  # fmt: skip
-        for column, other in enumerate(nodes):
-            value = node.distances.get(other.number)
-            colour: Any = style.PALE
-            if value is not None:
-                colour = matplotlib.colormaps["Greys"](0.55 * (value - low) / (high - low))
-            corner = (left + cell * column, top + cell * row)
-            axes.add_patch(
-                Rectangle(corner, cell, cell, facecolor=colour, edgecolor="white", linewidth=0.6)
-            )
-            _text(axes, corner[0] + cell / 2, corner[1] + cell / 2,
-                  "–" if value is None else str(value), size, align="center",
-                  color="white" if style.is_dark(colour) else style.INK)  # fmt: skip
-    x = max(left + cell * len(nodes) + 0.35, 3.3)
+    left = _MARGIN + 0.32
+    if many:
+        total, square = axes.get_ylim()[0], cell * many
+        inset = axes.figure.add_axes(
+            (left / style.WIDTH, 1 - (y + 0.32 + square) / total, square / style.WIDTH,
+             square / total)
+        )  # fmt: skip
+        numbers = [node.number for node in topology.nodes]
+        grid = [[node.distances.get(other) for other in numbers] for node in topology.nodes]
+        names = list(map(str, numbers))
+        matrix.heat_map(
+            inset, np.array(grid, dtype=float), names, names, cell, better="lower",
+            texts=np.array([["–" if one is None else str(one) for one in row] for row in grid]),
+        )  # fmt: skip
+        inset.xaxis.tick_top()
+        inset.tick_params(length=0, pad=1, labelsize=style.SMALL if cell > 0.22 else style.TINY)
+    x = max(left + cell * many + 0.35, 3.3)
     at = y + 0.06
     for words, look in _legend(topology):
         axes.add_patch(
@@ -510,9 +533,10 @@ def _box(
 def _text(
     axes: Axes, x: float, y: float, text: str, size: float, *, align: str = "left",
     color: str = style.INK, weight: str = "normal", slant: str = "normal",
-    room: Optional[float] = None,
+    room: float | None = None,
 ) -> Any:  # fmt: skip
     """Write a line centred on ``y``; one that is wider than ``room`` is cut with an ellipsis."""
+    text = escape.line(text)
     if room is not None and style.text_width(text, size, weight) > room:
         while text and style.text_width(text + "…", size, weight) > room:
             text = text[:-1]
