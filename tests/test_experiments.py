@@ -87,6 +87,10 @@ claims:
         relative_to: {cell: "cores:2-node", against: local}
         ratio_at_most: 1
   - {id: b, says: another, source: here, holds_if: {metric: ipc, among: "instances:nodes"}}
+  - id: c
+    says: a third
+    source: here
+    holds_if: {metric: ipc, follows: triad, cells: [local/threads=1, interleave]}
 """
 
 
@@ -94,8 +98,17 @@ def test_the_request_names_the_bindings_that_claims_name(tmp_path):
     request = experiments.load(_write(tmp_path, GOOD + CLAIMS)).request("smoke", "here")
     assert request.names == (
         "remote", "local", "cores:node-node", "cores:node-spread", "cores:2-node",
-        "instances:nodes",
+        "instances:nodes", "interleave",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", claims.FORMS)
+def test_a_key_of_a_claim_that_names_cells_is_one_whose_bindings_are_resolved(form):
+    named = {"cell", "cells", "against", "among"} & set(form.model_fields)
+    one = form.model_construct(
+        **{name: ["local"] if name == "cells" else "local" for name in named}
+    )
+    assert bool(one.names()) == bool(named) and set(one.names()) <= {"local"}
 
 
 CASES = """

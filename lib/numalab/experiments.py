@@ -152,8 +152,9 @@ def _named(value: Any) -> Iterator[str]:
             yield from _named(one)
     elif isinstance(value, dict):
         for key, one in value.items():
-            if key in ("cell", "against", "among") and isinstance(one, str):
-                yield one.partition("/")[0]
+            if key in ("cell", "cells", "against", "among"):
+                each = one if isinstance(one, list) else [one]
+                yield from (name.partition("/")[0] for name in each if isinstance(name, str))
             elif key in ("holds_if", "relative_to"):
                 yield from _named(one)
 

@@ -39,7 +39,7 @@ def records(rows: Sequence[dict[str, Any]], width: int) -> str:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         rest = {key: value for key, value in row.items() if key != "kind"}
-        kinds.setdefault(row["kind"], []).append(rest)
+        kinds.setdefault(row.get("kind", "record"), []).append(rest)
     parts = [f"{kind}\n{text(of_kind, width)}" for kind, of_kind in kinds.items()]
     return "\n\n".join(parts) or "no records"
 
