@@ -66,12 +66,8 @@ def text(facts: Facts, tools: Sequence[Tool], width: int = 100) -> str:
     """
     width = max(60, width)
     found = warnings(facts)
-    full = {
-        node
-        for one in found
-        if one.code in ("page-cache", "node-full", "cache-to-reclaim")
-        for node in one.nodes
-    }
+    filled = [one for one in found if one.code in ("page-cache", "node-full", "cache-to-reclaim")]
+    full = {node for one in filled for node in one.nodes}
     lines = headline(facts, width)
     lines += _node_table(facts.host.nodes, full, width)
     lines += _labelled("caches", _cache_words(facts.host), width)
@@ -115,9 +111,10 @@ def headline(facts: Facts, width: int) -> List[str]:
     total = value(settings, "memory.total_bytes") if facts.doubtful else facts.nodes_bytes
     if total:
         parts.append(units.size(total))
-    system, kernel = value(settings, "os.release"), value(settings, "kernel.release")
-    words = [*([system] if system else []), *([f"kernel {kernel}"] if kernel else [])]
-    return _join([*parts, ", ".join(words)] if words else parts, " · ", width)
+    kernel = value(settings, "kernel.release")
+    system = [value(settings, "os.release"), f"kernel {kernel}" if kernel else None]
+    parts.append(", ".join(words for words in system if words))
+    return _join([part for part in parts if part], " · ", width)
 
 
 def _count(count: Optional[int], noun: str) -> str:

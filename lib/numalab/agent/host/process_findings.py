@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .. import cpulist
 from ..contract import Reason, reason
@@ -46,24 +46,17 @@ def _bound_away(facts: Facts, process: ProcessUse) -> Optional[Finding]:
         return None
     code, severity, why, remedies = _why_away(facts, process, home, near, away)
     where = reason("its-memory", by_node=dict(process.memory or {}))
-    return _apart(process, home, away, code, severity, why, [where, _running(process)], remedies)
-
-
-def _apart(
-    process: ProcessUse,
-    home: Set[int],
-    away: int,
-    code: str,
-    severity: str,
-    why: Reason,
-    evidence: List[Optional[Reason]],
-    remedies: List[Remedy],
-) -> Finding:
     return finding(
-        severity, code, evidence=evidence, remedies=remedies, nodes=home, pids=[process.pid],
-        name=process.name, pid=process.pid, home=listed(home), share=away / process.total,
-        total=process.total, why=why,
+        severity, code, why=why, evidence=[where, _running(process)], remedies=remedies,
+        **_apart(process, home, away),
     )  # fmt: skip
+
+
+def _apart(process: ProcessUse, home: Set[int], away: int) -> Dict[str, Any]:
+    return {
+        "nodes": home, "pids": [process.pid], "name": process.name, "pid": process.pid,
+        "home": listed(home), "share": away / process.total, "total": process.total,
+    }  # fmt: skip
 
 
 def _why_away(
@@ -111,10 +104,10 @@ def _wandered(facts: Facts, process: ProcessUse) -> Optional[Finding]:
     why = reason("balancing-should-help" if balancing else "runs-there-now")
     evidence = [_running(process), reason("free-to-run-anywhere")]
     remedies = [*_move_home(facts, process, home, near), _restart(process, listed(home))]
-    severity = "warning" if act else "note"
-    return _apart(
-        process, home, away, "memory-away", severity, why, evidence, remedies if act else []
-    )
+    return finding(
+        "warning" if act else "note", "memory-away", why=why, evidence=evidence,
+        remedies=remedies if act else [], **_apart(process, home, away),
+    )  # fmt: skip
 
 
 def _kind(policy: str) -> str:

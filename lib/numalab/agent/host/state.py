@@ -7,6 +7,7 @@ Documentation/ABI/testing/sysfs-devices-system-cpu of the Linux kernel.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections import Counter
@@ -185,33 +186,26 @@ def _known(found: Any, why: Reason) -> Setting:
     return Setting(None, why) if found is None else Setting(found)
 
 
-def _by_cpu(root: str, folder: str) -> List[str]:
-    """This folder of every CPU that has it, in CPU order."""
-    cpus = kernel.numbered(f"{root}/{CPUS}", "cpu")
-    paths = (f"{root}/{CPUS}/cpu{cpu}/{folder}" for cpu in cpus)
-    return [path for path in paths if os.path.isdir(path)]
+def _paths(root: str, pattern: str) -> List[str]:
+    """What there is below the root by a shell's pattern."""
+    return sorted(glob.glob(f"{glob.escape(root)}/{pattern}"))
 
 
 def _processor(root: str) -> Dict[str, Setting]:
     microcode = _matched(root, "proc/cpuinfo", r"^microcode\s*:\s*(\S+)", "microcode", 8192)
     if microcode.value is None:
         microcode = _file(root, f"{CPUS}/cpu0/microcode/version")
-    folder = f"{root}/{CPUS}/vulnerabilities"
-    mitigations = {
-        name: kernel.read_text(f"{folder}/{name}") for name in sorted(kernel.list_folder(folder))
-    }
-    return {
-        "cpu.microcode": microcode,
-        "cpu.mitigations": _known(mitigations or None, reason("no-file", path=folder)),
-    }
+    folder = f"{CPUS}/vulnerabilities"
+    paths = _paths(root, f"{folder}/*")
+    mitigations = {os.path.basename(path): kernel.read_text(path) for path in paths}
+    why = reason("no-file", path=f"{root}/{folder}")
+    return {"cpu.microcode": microcode, "cpu.mitigations": _known(mitigations or None, why)}
 
 
 def _frequency(root: str) -> Dict[str, Setting]:
-    folder = f"{root}/{CPUS}/cpufreq"
-    numbers = kernel.numbered(folder, "policy")
-    policies = [f"{folder}/policy{number}" for number in numbers]
+    policies = _paths(root, f"{CPUS}/cpufreq/policy[0-9]*")
     if not policies:  # before Linux 4.3 the policies lay below the CPUs
-        policies = _by_cpu(root, "cpufreq")
+        policies = _paths(root, f"{CPUS}/cpu[0-9]*/cpufreq")
 
     def gathered(file: str) -> Setting:
         """What the policies say: one word, or each word with its number of policies."""
@@ -226,7 +220,7 @@ def _frequency(root: str) -> Dict[str, Setting]:
         return Setting(", ".join(f"{word} ({n} policies)" for word, n in sorted(counts.items())))
 
     no_turbo = kernel.read_text(f"{root}/{CPUS}/intel_pstate/no_turbo")
-    boost = kernel.read_text(f"{folder}/boost")
+    boost = kernel.read_text(f"{root}/{CPUS}/cpufreq/boost")
     turbo = {"0": "on", "1": "off"}.get(no_turbo or "") or {"1": "on", "0": "off"}.get(boost or "")
     found = {name: gathered(file) for name, file in _POLICY_FILES.items()}
     return {**found, "cpu.turbo": _known(turbo, reason("turbo-unknown"))}
@@ -306,30 +300,20 @@ def _memory(root: str) -> Dict[str, Setting]:
 
 
 def _heat(root: str) -> Dict[str, Setting]:
-    thermal, hardware = f"{root}/sys/class/thermal", f"{root}/sys/class/hwmon"
-    sensors = [
-        (kernel.read_text(f"{thermal}/{zone}/type"), f"{thermal}/{zone}/temp")
-        for zone in sorted(kernel.list_folder(thermal))
-        if zone.startswith("thermal_zone")
-    ]
-    for chip in sorted(kernel.list_folder(hardware)):
-        name = kernel.read_text(f"{hardware}/{chip}/name")
-        if name in ("coretemp", "k10temp", "zenpower"):
-            files = sorted(kernel.list_folder(f"{hardware}/{chip}"))
-            sensors += [
-                (name, f"{hardware}/{chip}/{file}")
-                for file in files
-                if re.match(r"temp\d+_input\Z", file)
-            ]
+    sensors = [(path, "type") for path in _paths(root, "sys/class/thermal/thermal_zone*/temp")]
+    sensors += [(path, "name") for path in _paths(root, "sys/class/hwmon/*/temp*_input")]
     degrees: Dict[str, float] = {}
-    for name, path in sensors:
+    for path, naming in sensors:
+        name = kernel.read_text(f"{os.path.dirname(path)}/{naming}")
+        if not name or (naming == "name" and name not in ("coretemp", "k10temp", "zenpower")):
+            continue  # other chips may be slow: drivetemp wakes disks
         found = kernel.read_int(path)
-        if name and found is not None:
+        if found is not None:
             degrees[name] = max(degrees.get(name, -300.0), found / 1000)
     state = {"temperature.celsius": _known(degrees or None, reason("no-temperature-sensors"))}
-    counters = _by_cpu(root, "thermal_throttle")
     for level in ("core", "package"):
-        counts = [kernel.read_int(f"{path}/{level}_throttle_count") for path in counters]
+        files = _paths(root, f"{CPUS}/cpu[0-9]*/thermal_throttle/{level}_throttle_count")
+        counts = [kernel.read_int(path) for path in files]
         # Every CPU of a core or package repeats its counter: the highest is a lower bound that
         # grows whenever one of them throttles the most; a sum would count it many times.
         highest = max((count for count in counts if count is not None), default=None)

@@ -143,16 +143,12 @@ def read_nodes(host: Host) -> Survey:
     huge = kernel.read_int(f"{root}/{kernel.HUGE_PAGES}/hpage_pmd_size")
     room = _room(kernel.read_text(f"{root}/proc/zoneinfo"), page)
     huge_page_room = _huge_page_room(kernel.read_text(f"{root}/proc/buddyinfo"), page, huge)
-    nodes = [
-        replace(
-            _node(root, node),
-            room_bytes=room.get(node.number),
-            huge_page_bytes=huge_page_room.get(node.number),
-        )
+    nodes = tuple(
+        _node(root, node, room.get(node.number), huge_page_room.get(node.number))
         for node in host.nodes
-    ]
+    )
     return Survey(
-        live=live, page_bytes=page, huge_page_bytes=huge, nodes=tuple(nodes),
+        live=live, page_bytes=page, huge_page_bytes=huge, nodes=nodes,
         vmstat=kernel.vmstat(root or "/"), problems=() if room else (reason("no-zoneinfo"),),
     )  # fmt: skip
 
@@ -175,7 +171,7 @@ def _numastat(root: str, node: int) -> Counters:
     return kernel.counters(kernel.read_text(f"{root}/{NODES}/node{node}/numastat"))
 
 
-def _node(root: str, node: Node) -> NodeUse:
+def _node(root: str, node: Node, room: Optional[int], huge_page_room: Optional[int]) -> NodeUse:
     text = kernel.read_text(f"{root}/{NODES}/node{node.number}/meminfo")
     memory = kernel.meminfo(text or kernel.read_text(f"{root}/proc/meminfo"))
     files = [memory[name] for name in ("Active(file)", "Inactive(file)") if name in memory]
@@ -187,7 +183,7 @@ def _node(root: str, node: Node) -> NodeUse:
         file_pages_bytes=node.page_cache_bytes, page_cache_bytes=cache,
         dirty_bytes=memory.get("Dirty"), shared_memory_bytes=memory.get("Shmem"),
         anonymous_bytes=memory.get("AnonPages"), slab_reclaimable_bytes=memory.get("SReclaimable"),
-        numastat=_numastat(root, node.number),
+        room_bytes=room, huge_page_bytes=huge_page_room, numastat=_numastat(root, node.number),
     )  # fmt: skip
 
 
@@ -306,15 +302,15 @@ def _process(
     if text is None:
         return None
     status = kernel.status(text)
+    allowed = status.get("Cpus_allowed_list")
+    cpu_nodes = {node_of.get(cpu) for cpu in cpulist.parse(allowed or "")}
     process = ProcessUse(
         pid=stat.pid, name=stat.name, resident_bytes=stat.resident_pages * page,
         swap_bytes=kernel.meminfo(text).get("VmSwap"),
         unit=_unit(kernel.read_text(f"{proc}/{stat.pid}/cgroup")),
-        allowed_cpus=status.get("Cpus_allowed_list"), allowed_nodes=status.get("Mems_allowed_list"),
+        allowed_cpus=allowed, allowed_nodes=status.get("Mems_allowed_list"),
+        cpu_nodes=None if allowed is None else tuple(sorted(n for n in cpu_nodes if n is not None)),
     )  # fmt: skip
-    if process.allowed_cpus is not None:
-        nodes = {node_of.get(cpu) for cpu in cpulist.parse(process.allowed_cpus)}
-        process = replace(process, cpu_nodes=tuple(sorted(n for n in nodes if n is not None)))
     try:
         mappings, _ = proof.workload_mappings(kernel.read(f"{proc}/{stat.pid}/numa_maps"))
     except PermissionError:
@@ -355,9 +351,8 @@ def _with_running(
         if spent > 0 and node is not None:
             used[node] += spent
     total = sum(used.values())
-    busy = None
-    if passed_s is not None:
-        busy = round(100 * total / os.sysconf("SC_CLK_TCK") / passed_s, 1)
+    seconds = total / os.sysconf("SC_CLK_TCK")
+    busy = round(100 * seconds / passed_s, 1) if passed_s else None
     return replace(
         process, threads=len(last) or None,
         runs_on={node: used[node] / total for node in sorted(used)}, cpu_percent=busy,

@@ -180,8 +180,7 @@ def _levels(root: str, online: Sequence[int], problems: Problems) -> Dict[str, _
         if not sources:
             levels[level] = _by_id(root, online, id_name) if level == "package" else {}
             continue
-        known_id = id_name if id_name in present else None
-        levels[level], torn = _by_map(root, online, sources[0], known_id)
+        levels[level], torn = _by_map(root, online, sources[0], id_name)
         if torn:
             problems.append(reason("maps-overlap", level=level, cpus=cpulist.format(torn)))
         if level == "package":
@@ -203,12 +202,7 @@ def _numbers(path: str) -> Optional[FrozenSet[int]]:
     return parse(kernel.read_text(path))
 
 
-def _by_map(
-    root: str,
-    online: Sequence[int],
-    source: str,
-    id_name: Optional[str],
-) -> Tuple[_Level, Set[int]]:
+def _by_map(root: str, online: Sequence[int], source: str, id_name: str) -> Tuple[_Level, Set[int]]:
     """Groups by the CPUs' maps, and the CPUs whose maps contradict each other."""
     up = frozenset(online)
     found: _Level = {}
@@ -221,11 +215,11 @@ def _by_map(
         if listed is None:
             continue
         cpus = (listed & up) | {cpu}
-        taken = cpus & set(found)
+        taken = cpus & found.keys()
         if taken:  # keep what was said first
             torn |= cpus
             cpus -= taken
-        number = _identity(kernel.read_text(here + id_name)) if id_name else None
+        number = _identity(kernel.read_text(here + id_name))
         found.update(dict.fromkeys(cpus, _Group(cpus, number)))
     return found, torn
 
@@ -413,8 +407,7 @@ def _caches(
     for (code, of_level), cpus in unclear.items():
         problems.append(reason(code, cpus=cpulist.format(cpus), level=of_level))
     if without:
-        who = None if without == up else cpulist.format(without)
-        problems.append(reason("caches-unknown", cpus=who))
+        problems.append(reason("caches-unknown", cpus=cpulist.format(without)))
     if modules:
         problems.append(reason("modules-as-cores"))
     return tuple(found[key] for key in sorted(found, key=lambda key: (*key[:2], min(key[2]))))

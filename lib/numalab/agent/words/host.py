@@ -32,11 +32,7 @@ _PROBLEMS: Dict[str, Template] = {  # of a topology: what could not be read, or 
     "caches-unnamed": "caches of {cpus:CPUs}: no level or type",
     "cache-sharers-unknown": "caches of {cpus:CPUs}: no list of the CPUs that share one",
     "cache-size-unknown": "caches of {cpus:CPUs}: L{level} without a size",
-    "caches-unknown": lambda f: (
-        "caches"
-        + (f" of CPUs {f['cpus']}" if f["cpus"] else "")
-        + " are unknown: no cpu*/cache folders"
-    ),
+    "caches-unknown": "caches of {cpus:CPUs} are unknown: no cpu*/cache folders",
     "modules-as-cores": "some hardware threads of a core have L1 data caches of their own: what "
     "the kernel calls a core here is a module of cores (AMD family 15h), or its maps are wrong",
     "pci-unread": "{count} PCI devices in {folder} have no readable class: left out",
