@@ -852,7 +852,8 @@ def from_json(kind: Type[T], data: Json, where: str = "") -> T:
     Raises Fault, with the place, for a key that is unknown or missing and for a value of another
     type.
     """
-    return _read(kind, data, where or kind.__name__)
+    found: T = _read(kind, data, where or kind.__name__)
+    return found
 
 
 @functools.cache

@@ -7,7 +7,7 @@ empty set. The stride form ``0-31:2/4`` is accepted on reading and never written
 from __future__ import annotations
 
 import re
-from typing import Iterable, List
+from typing import Iterable, List, Set
 
 from .errors import Fault
 
@@ -20,7 +20,7 @@ def parse(text: str) -> List[int]:
 
     Raises Fault when the text is not in list format.
     """
-    numbers = set()
+    numbers: Set[int] = set()
     for part in text.strip().split(","):
         part = part.strip()
         if not part:
