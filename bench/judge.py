@@ -142,7 +142,7 @@ def null_runs(kind: Draw, runs: int, random: Random) -> tuple[float, float]:
 
 def power(kind: Draw, effect: float, cells: int, blocks: int, random: Random) -> float:
     """Return the share of runs that name a cell which differs by ``effect``."""
-    seen, runs = 0, 300
+    seen, runs = 0, 400
     for number in range(runs):
         logs = kind(random, cells, blocks)
         logs[-1] += math.log1p(effect) * (-1) ** number

@@ -86,11 +86,11 @@ def test_a_node_without_memory_in_a_look_counts_as_none_there(tmp_path):
     trials = []
     for item, shares in zip(plan.order, ({0: 1.0}, {0: 0.5, 1: 0.5}, {}), strict=True):
         proof = Proof(True, MemoryProof(True, shares=shares), CpuProof(True, seen="0"))
-        name = f"raw/{item.trial}.placement.json.gz"
+        name = f"raw/{item.trial}.proof.json.gz"
         text = json.dumps({"proofs": [to_json(proof)]})
         (tmp_path / name).write_bytes(gzip.compress(text.encode()))
         why = reason("no-pages") if item.trial == 3 else None
-        trials.append(frames.trial(item, raw={"placement": name}, why=why,
+        trials.append(frames.trial(item, raw={"proof": name}, why=why,
                                    grade="unverified" if why else "verified"))  # fmt: skip
     shown = results.placement(frames.run(plan, folder=tmp_path, trials=trials))
     assert "node 0: 50.0% to 100.0%, node 1: 0.0% to 50.0%" in shown

@@ -48,6 +48,7 @@ _DRIFT_CONFIDENCE, _DRIFT_EXCESS = 0.99, np.log(1.005)
 _EQUIVALENCE = 0.90
 _RESAMPLES, _DRAWS, _SEED = 1000, 20_000, 1987
 _SURE = 0.90  # how surely `smallest_effect` is seen
+_FORESEEN = 15  # simulated runs behind it: each has critical values of its own
 _ASSUMED_NOISE = 0.02
 
 Pair = tuple[str, str]
@@ -193,7 +194,7 @@ class Judge:
         if n < BLOCKS_NEEDED or self._freedom < 1:
             return Effect(ratio, None, None, None, n, TOO_FEW, dropped)
         error = self._noise * float(np.sqrt(max(weights @ self._cov @ weights, 0.0)))
-        planned, pair = self._critical
+        planned, pair = self.critical
         half = (planned if frozenset((cell, other)) in self._planned else pair) * error
         alone = self._quantile(_EQUIVALENCE) * error
         return Effect(
@@ -296,7 +297,7 @@ class Judge:
         self._cov = solver[:k] @ solver[:k].T
 
     @functools.cached_property
-    def _critical(self) -> tuple[float, float]:
+    def critical(self) -> tuple[float, float]:
         """Critical values of a planned pair and of any pair."""
         weights = [
             self._weights[name] for name in self.grid.cells if name not in self.grid.controls
@@ -560,11 +561,16 @@ def smallest_effect(noise: float, cells: int, blocks: int) -> float | None:
     if blocks < BLOCKS_NEEDED or cells < 3:
         return None
     names = ("baseline", "control", *(f"cell {n}" for n in range(cells - 2)))
-    flat = Grid(names, tuple(range(blocks)), np.zeros((cells, blocks)), {"control": "baseline"})
-    pairs = [(name, "baseline") for name in names[2:]]
-    planned = Judge(flat, pairs)._critical[0]
+    random = np.random.default_rng(_SEED)
+    critical = [
+        Judge(
+            Grid(names, tuple(range(blocks)), logs, {"control": "baseline"}),
+            [(name, "baseline") for name in names[2:]],
+        ).critical[0]
+        for logs in random.standard_normal((_FORESEEN, cells, blocks))
+    ]
     freedom = (cells - 1) * (blocks - 1)
-    room = planned + float(special.stdtrit(freedom, _SURE))
+    room = float(np.mean(critical)) + float(special.stdtrit(freedom, _SURE))
     return float(np.expm1(room * noise * np.sqrt(1.5 / blocks)))
 
 
