@@ -296,6 +296,27 @@ def test_bad_input_gets_one_clear_message_and_a_status(arguments, words, tmp_pat
     assert list(tmp_path.iterdir()) == [], "something was left behind"
 
 
+def test_a_users_own_experiment_file_is_kept_with_its_run_as_data(tmp_path):
+    own = tmp_path / "mine.yml"
+    own.write_text((REPOSITORY / "experiments" / "command.yml").read_text() + "\n# mine\n")
+    done = _numalab(
+        "run", own, "-p", "smoke", "-b", "local", "--host", "here", "--no-notebook", "--json",
+        "--", "sleep", "0.2", runs_in=tmp_path / "runs",
+    )  # fmt: skip
+    if "another numalab measurement" in done.stderr:
+        pytest.skip("another numalab measurement is running on this machine")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs" / "here").iterdir()
+    assert folder.name.endswith("-mine")
+    assert (folder / store.EXPERIMENT).read_text() == own.read_text()
+    run = runs.load(folder)
+    assert run.own_experiment and run.notebook is None and run.experiment.name == "mine"
+    assert check.check(folder).faults == []
+    own.unlink()
+    again = _numalab("run", "--resume", folder, "--no-notebook", runs_in=tmp_path / "runs")
+    assert again.returncode == 0, again.stderr
+
+
 def test_a_run_whose_baseline_always_failed_does_not_pass_for_a_result(tmp_path):
     broken = tmp_path / "bin" / "numactl"
     broken.parent.mkdir()

@@ -131,6 +131,12 @@ def test_resume_starts_no_program_of_a_run_that_was_not_begun_here(run, tmp_path
     assert not (tmp_path / "done").exists()
 
 
+def test_what_was_measured_elsewhere_by_hand_is_not_resumed(run):
+    forge(run, status="imported")
+    with pytest.raises(Fault, match="cannot be resumed"):
+        session.resume(run, session.Settings(begun_elsewhere=True))
+
+
 def test_a_run_keeps_its_users_experiment_file_as_data(run):
     text = (REPOSITORY / "experiments" / "sysbench-cpu.yml").read_text()
     own = text.replace("notebook: sysbench-cpu.ipynb", "notebook: evil.ipynb")

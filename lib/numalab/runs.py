@@ -52,6 +52,12 @@ class Run:
         return self.manifest.evidence
 
     @property
+    def complete(self) -> bool:
+        """Whether every planned trial is there."""
+        ended = self.manifest.status in ("complete", "imported")
+        return ended and len(self.trials) == len(self.plan.order)
+
+    @property
     def name(self) -> str:
         """STARTED-EXPERIMENT, the folder's name."""
         return self.folder.name
@@ -345,6 +351,6 @@ def newest(host: str | None = None) -> list[Run]:
             run = load(folder)
         except Fault:
             continue  # numalab list --runs names the damaged ones
-        if run.manifest.status == "complete":
+        if run.complete:
             chosen[run.subject] = run
     return list(chosen.values())

@@ -146,6 +146,8 @@ def resume(given: Path, settings: Settings, experiment: Path | None = None) -> P
     from numalab import runs
 
     run = runs.load(given)
+    if run.manifest.status == "imported":
+        raise Fault(f"{given} was measured elsewhere by hand: it cannot be resumed")
     again = None
     if experiment is not None:
         loaded, own_file = load(experiment)
@@ -159,7 +161,7 @@ def resume(given: Path, settings: Settings, experiment: Path | None = None) -> P
         end = launch.resume(
             run.folder,
             allow_host_changes=settings.allow_host_changes,
-            begun_elsewhere=settings.begun_elsewhere,
+            begun_elsewhere=settings.begun_elsewhere or run.complete,
             on_event=show,
         )
     if again:
