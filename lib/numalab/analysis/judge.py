@@ -10,10 +10,9 @@ with 95 % no interval of a pair misses its ratio. The pairs that a run is made f
 its baseline, and with the cell ``unbound`` of its load) share 4 of the 5 %, as in Dunnett, "A
 multiple comparison procedure for comparing several treatments with a control", JASA 50, 1955; any
 other pair is judged by what is left, as in Tukey's range test (Kramer, Biometrics 12, 1956). A
-metric of several points divides the 5 % among them. The critical values are the greater of two:
-of normal noise, and of the run's own residuals, resampled within each cell (Westfall and Young,
-"Resampling-based multiple testing", 1993): where noise is heavy-tailed, skewed or greater in some
-cells, that asks for more.
+metric of several points divides the 5 % among them. The critical values come from the run's own
+residuals, resampled within each cell (Westfall and Young, "Resampling-based multiple testing",
+1993), so that heavy tails, skew, or a cell noisier than others ask for more.
 
 *The A/A rule.* The control decides in both directions alike. Its 99 % interval excludes 1 by more
 than 0.5 %: the run drifted, and the metric has no verdicts at this point. Else an effect counts
@@ -25,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +45,7 @@ _ANY_PAIR = 0.2  # of the 5 %: what is left for pairs that a run was not made fo
 AMONG = 0.01  # for the points of one cell, beside the 5 % of the cells
 _DRIFT_CONFIDENCE, _DRIFT_EXCESS = 0.99, np.log(1.005)
 _EQUIVALENCE = 0.90
-_RESAMPLES, _DRAWS, _SEED = 1000, 20_000, 1987
+_RESAMPLES, _SEED = 1000, 1987
 _SURE = 0.90  # how surely `smallest_effect` is seen
 _FORESEEN = 15  # simulated runs behind it: each has critical values of its own
 _ASSUMED_NOISE = 0.02
@@ -168,7 +167,9 @@ class Judge:
         }
         self._fit()
         self._planned = {
-            frozenset(pair) for pair in planned if all(name in self._place for name in pair)
+            frozenset(pair)
+            for pair in planned
+            if all(name in self._seen and self._seen[name].any() for name in pair)
         }
         self._level = level * share
         self.controls = {
@@ -189,19 +190,13 @@ class Judge:
         if n == 0:
             return Effect(None, None, None, None, 0, NO_RATIO, dropped, reason("no-shared-block"))
         weights = self._weights[cell] - self._weights[other]
-        log = float(weights @ self._cells)
-        ratio = float(np.exp(log))
+        log, error = self._estimate(weights)
         if n < BLOCKS_NEEDED or self._freedom < 1:
-            return Effect(ratio, None, None, None, n, TOO_FEW, dropped)
-        error = self._noise * float(np.sqrt(max(weights @ self._cov @ weights, 0.0)))
-        planned, pair = self.critical
-        half = (planned if frozenset((cell, other)) in self._planned else pair) * error
-        alone = self._quantile(_EQUIVALENCE) * error
-        return Effect(
-            ratio, float(np.exp(log - half)), float(np.exp(log + half)),
-            (float(np.exp(log - alone)), float(np.exp(log + alone))),
-            n, self._decision(log, half), dropped,
-        )  # fmt: skip
+            return Effect(float(np.exp(log)), None, None, None, n, TOO_FEW, dropped)
+        half = self.critical[frozenset((cell, other)) not in self._planned] * error
+        alone = _student(self._freedom, _EQUIVALENCE) * error
+        said = self._decision(log, half)
+        return Effect(float(np.exp(log)), *_ends(log, half), _ends(log, alone), n, said, dropped)
 
     @property
     def noise(self) -> float | None:
@@ -247,13 +242,12 @@ class Judge:
             why = refused or reason("no-shared-block")
             return Effect(None, None, None, None, n, NO_RATIO, dropped, why)
         weights = self._spread([control]) - self._spread([cell])
-        log = float(weights @ self._cells)
+        log, error = self._estimate(weights)
         if n < BLOCKS_NEEDED or self._freedom < 1:
             return Effect(float(np.exp(log)), None, None, None, n, AA, dropped)
-        error = self._noise * float(np.sqrt(max(weights @ self._cov @ weights, 0.0)))
-        half = self._quantile(_DRIFT_CONFIDENCE) * error
+        half = _student(self._freedom, _DRIFT_CONFIDENCE) * error
         said = DRIFTED if abs(log) - half > _DRIFT_EXCESS else AA
-        ends = (float(np.exp(log - half)), float(np.exp(log + half)))
+        ends = _ends(log, half)
         return Effect(float(np.exp(log)), *ends, ends, n, said, dropped)
 
     def _refused(self, cell: str, other: str) -> Reason | None:
@@ -275,9 +269,10 @@ class Judge:
         spread: np.ndarray = counts / max(counts.sum(), 1)
         return spread
 
-    def _quantile(self, confidence: float) -> float:
-        """Student's t of the noise."""
-        return _student(self._freedom, confidence)
+    def _estimate(self, weights: np.ndarray) -> tuple[float, float]:
+        """The logarithm of a ratio, and its standard error."""
+        variance = max(float(weights @ self._cov @ weights), 0.0)
+        return float(weights @ self._cells), self._noise * float(np.sqrt(variance))
 
     def _fit(self) -> None:
         """Least squares of cells and blocks; ``_cells`` are known but for a constant."""
@@ -298,38 +293,42 @@ class Judge:
 
     @functools.cached_property
     def critical(self) -> tuple[float, float]:
-        """Critical values of a planned pair and of any pair."""
-        weights = [
-            self._weights[name] for name in self.grid.cells if name not in self.grid.controls
-        ]
-        rows = [self._weights[a] - self._weights[b] for a, b in map(sorted, self._planned)]
-        planned = np.array(rows) if rows else np.zeros((0, len(self.grid.cells)))
-        design = (
-            self._known.shape, self._known.tobytes(), np.array(sorted(map(tuple, planned))),
-            np.array(weights), self._level,
-        )  # fmt: skip
-        normal = _of_normal_noise(*_hashable(*design))
-        if self._noise == 0:
-            return normal
-        own = _critical_values(*self._resampled(design[2], design[3]), self._level)
-        return max(normal[0], own[0]), max(normal[1], own[1])
+        """Critical values of a planned pair and of any pair.
 
-    def _resampled(self, planned: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Greatest statistics where the run's own residuals are drawn anew within each cell."""
+        The run's own residuals are drawn anew within each cell: what is greatest then is chance.
+        """
+        if self._noise == 0:
+            return 1.0, 1.0
         random = np.random.default_rng(_SEED)
         size = max(_RESAMPLES, int(50 / self._level))
         drawn = np.empty((len(self._residuals), size))
         where = np.nonzero(self._known)[0]
-        for index in range(len(self.grid.cells)):
+        for index in np.unique(where):
             mine = np.flatnonzero(where == index)
-            if mine.size:
-                picks = random.integers(0, mine.size, (mine.size, size), dtype=np.int32)
-                drawn[mine] = self._residuals[mine][picks]
+            picks = random.integers(0, mine.size, (mine.size, size), dtype=np.int32)
+            drawn[mine] = self._residuals[mine][picks]
         explained = np.square(self._basis.T @ drawn).sum(axis=0)
         rest = np.maximum(np.square(drawn).sum(axis=0) - explained, 1e-300)
-        estimates = (self._solver[: len(self.grid.cells)] @ drawn).T
-        estimates /= np.sqrt(rest / self._freedom)[:, None]
-        return _greatest(estimates, self._cov, planned, cells)
+        estimates = (self._solver[: len(self.grid.cells)] @ drawn) / np.sqrt(rest / self._freedom)
+        known = [name for name in self.grid.cells if self._seen[name].any()]
+        cells = [name for name in known if name not in self.grid.controls]
+        pairs = list(itertools.combinations(cells, 2))
+        most, widest = (self._greatest(estimates, some) for some in (self._planned, pairs))
+        return _critical_values(most, widest, self._level)
+
+    def _greatest(self, estimates: np.ndarray, pairs: Collection[Iterable[str]]) -> np.ndarray:
+        """The greatest |t| of these pairs in each column of ``estimates``."""
+        most = np.zeros(estimates.shape[1])
+        for one, other in pairs:
+            weights = self._weights[one] - self._weights[other]
+            error = np.sqrt(max(float(weights @ self._cov @ weights), 1e-300))
+            np.maximum(most, np.abs(weights @ estimates) / error, out=most)
+        return most
+
+
+def _ends(log: float, half: float) -> tuple[float, float]:
+    """The ends of an interval of a ratio."""
+    return float(np.exp(log - half)), float(np.exp(log + half))
 
 
 @functools.lru_cache(maxsize=256)
@@ -351,47 +350,6 @@ def _model(shape: tuple[int, int], known: bytes) -> tuple[np.ndarray, np.ndarray
     basis = left[:, kept]
     solver = (right[kept].T / sizes[kept]) @ basis.T
     return solver, basis, len(where) - int(kept.sum())
-
-
-def _hashable(shape: Any, known: bytes, planned: Any, cells: Any, level: float) -> tuple[Any, ...]:
-    return shape, known, planned.shape, planned.tobytes(), cells.shape, cells.tobytes(), level
-
-
-@functools.lru_cache(maxsize=256)
-def _of_normal_noise(
-    shape: tuple[int, int], known: bytes, planned_shape: tuple[int, ...], planned: bytes,
-    cells_shape: tuple[int, ...], cells: bytes, level: float,
-) -> tuple[float, float]:  # fmt: skip
-    """Critical values under normal noise, by simulation of the estimates and of the noise."""
-    solver, _, freedom = _model(shape, known)
-    k = shape[0]
-    random = np.random.default_rng(_SEED)
-    size = max(_DRAWS, int(100 / level))
-    estimates = random.standard_normal((size, solver.shape[1])) @ solver[:k].T
-    estimates /= np.sqrt(random.chisquare(freedom, size) / freedom)[:, None]
-    found = _greatest(
-        estimates, solver[:k] @ solver[:k].T,
-        np.frombuffer(planned).reshape(planned_shape), np.frombuffer(cells).reshape(cells_shape),
-    )  # fmt: skip
-    return _critical_values(*found, level)
-
-
-def _greatest(
-    estimates: np.ndarray, cov: np.ndarray, planned: np.ndarray, cells: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The greatest |t| of the planned pairs and of all pairs of cells, one of each per row."""
-    most = np.zeros(len(estimates))
-    if len(planned):
-        error = np.sqrt(np.einsum("ij,jk,ik->i", planned, cov, planned))
-        most = (np.abs(estimates @ planned.T) / np.where(error > 0, error, np.inf)).max(axis=1)
-    means, among = estimates @ cells.T, cells @ cov @ cells.T
-    widest = np.zeros(len(estimates))
-    for index in range(1, len(cells)):
-        variance = among[index, index] + np.diag(among)[:index] - 2 * among[index, :index]
-        error = np.sqrt(np.maximum(variance, 1e-300))
-        apart = np.abs(means[:, :index] - means[:, index, None]) / error
-        np.maximum(widest, apart.max(axis=1), out=widest)
-    return most, widest
 
 
 def _critical_values(most: np.ndarray, widest: np.ndarray, level: float) -> tuple[float, float]:
@@ -482,9 +440,7 @@ def across(
     else:
         least = max(half, *(found.aa_shown for found in judges))
         said = DIFFERENT if abs(log) > least else ALIKE
-    ends = (float(np.exp(log - half)), float(np.exp(log + half)))
-    inner = (float(np.exp(log - alone)), float(np.exp(log + alone)))
-    return Effect(float(np.exp(log)), *ends, inner, n, said)
+    return Effect(float(np.exp(log)), *_ends(log, half), _ends(log, alone), n, said)
 
 
 def ratios(
