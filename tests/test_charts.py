@@ -16,15 +16,18 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from frames import Cell, core_latency_frame, measurements, two_nodes
+from frames import Cell, core_latency_frame, measurements, plan, two_nodes
+from numalab.agent.contract import Host
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
-from numalab.analysis import statistics
+from numalab.analysis import evidence, judge
 from numalab.show import tables
+from numalab.show import badge
 from numalab.show.charts import curves, matrix, reference, style
 from numalab.show.charts.bindings import bindings_figure
 from numalab.show.charts.frames import to_pandas
 from numalab.show.charts.topology import topology_figure
+from numalab.show.view import worded
 from sysfs_tree import (
     AMD_8N,
     ARM_16N,
@@ -61,7 +64,7 @@ def written(figure: style.Picture) -> list[Text]:
         draw(text, renderer)
 
     with mock.patch.object(Text, "draw", record):
-        FigureCanvasAgg(figure).draw()
+        FigureCanvasAgg(figure.figure).draw()
     return drawn
 
 
@@ -76,14 +79,14 @@ def texts(figure: style.Picture) -> list[str]:
 
 def assert_publishable(figure: style.Picture) -> None:
     """16 cm wide at most, one A4 page high at most, and no text beyond the border or tiny."""
-    width, height = figure.get_size_inches()
+    width, height = figure.figure.get_size_inches()
     assert width <= style.WIDTH + 1e-6
     assert height <= 9.7
     for text, box in extents(figure):
         assert text.get_fontsize() >= 5.5, text.get_text()
         assert box.x0 >= -1 and box.y0 >= -1, text.get_text()
-        assert box.x1 <= figure.bbox.width + 1, text.get_text()
-        assert box.y1 <= figure.bbox.height + 1, text.get_text()
+        assert box.x1 <= figure.figure.bbox.width + 1, text.get_text()
+        assert box.y1 <= figure.figure.bbox.height + 1, text.get_text()
 
 
 def assert_no_overlap(figure: style.Picture) -> None:
@@ -127,15 +130,21 @@ def binding_cells(machine: Machine) -> list[Cell]:
     return [*cells, Cell("local:0/control", 80.0, "local:0", role="control")]
 
 
-def draw_bindings(trials: pl.DataFrame) -> style.Picture:
-    return bindings_figure(statistics.summarise(trials), statistics.ratios(trials), trials)
+def ratios_of(trials: pl.DataFrame, cells: list[Cell]) -> pl.DataFrame:
+    return judge.ratios(trials, plan(cells))
+
+
+def draw_bindings(trials: pl.DataFrame, cells: list[Cell] | None = None) -> style.Picture:
+    """The chart of these trials, better when higher."""
+    ratios = ratios_of(trials, cells or two_nodes())
+    return bindings_figure(evidence.summarise(trials), ratios, trials, "higher")
 
 
 def offsets(figure: style.Picture, gid: str) -> np.ndarray:
     """The places of all scattered points that carry this gid."""
     found = [
         np.asarray(artist.get_offsets())
-        for axes in figure.axes
+        for axes in figure.figure.axes
         for artist in axes.collections
         if artist.get_gid() == gid
     ]
@@ -146,12 +155,9 @@ def offsets(figure: style.Picture, gid: str) -> np.ndarray:
 
 
 def test_a_binding_takes_its_familys_colour_whatever_its_nodes():
-    assert style.family("remote:0-1") == "remote"
-    assert style.family("local:0/threads=2") == "local"
-    assert style.family("local:0/control") == "control"
-    assert style.family("local:0", role="control") == "control"
-    assert style.family("one-thread-per-core:0") == "cores"
-    assert style.family("cpus:0-31,mem=0") == "cores"
+    assert style.family("remote") == "remote"
+    assert style.family("local", role="control") == "control"
+    assert style.family("one-thread-per-core") == style.family("cpus") == "cores"
     assert set(style.PALETTE) == set(style.MARKERS)
     assert len(set(style.PALETTE.values())) == len(set(style.MARKERS.values())) == 8
 
@@ -169,27 +175,41 @@ def test_the_same_data_give_the_same_svg_whatever_the_caller_has_set(caller):
 
 
 def test_a_picture_shows_itself_in_a_notebook_as_svg():
-    bundle = style.picture(1.0)._repr_mimebundle_()
+    bundle = style.Picture(1.0, lambda figure: None)._repr_mimebundle_()
     assert list(bundle) == ["image/svg+xml"]
     assert bundle["image/svg+xml"].lstrip().startswith("<?xml")
 
 
 def test_an_emulated_host_is_marked_across_the_picture():
-    figure = style.emulated(draw_bindings(measurements(two_nodes(), blocks=6)), "QEMU TCG")
+    figure = style.marked(draw_bindings(measurements(two_nodes(), blocks=6)), "counted")
     assert "EMULATED HOST" in texts(figure)
-    assert "emulated host: times mean nothing (QEMU TCG)" in texts(figure)
+    assert badge.MEANING["counted"] in texts(figure)
     assert_publishable(figure)
+
+
+@pytest.mark.parametrize("kind", ["measured", "configured", "published"])
+def test_every_picture_carries_the_badge_of_its_evidence(kind):
+    figure = style.marked(draw_bindings(measurements(two_nodes(), blocks=6)), kind)
+    assert any(text.startswith(kind) for text in texts(figure))
+    assert "EMULATED HOST" not in texts(figure)
+    assert_publishable(figure)
+    assert_no_overlap(figure)
+
+
+def test_a_dollar_sign_or_a_tag_in_a_label_is_only_text():
+    cells = [replace(cell) for cell in two_nodes()]
+    trials = measurements(cells, blocks=6).with_columns(label=pl.lit("$x^<b>${"))
+    svg = draw_bindings(trials, cells).svg()
+    assert "<b>" not in svg
 
 
 @pytest.mark.parametrize("title", ["idle latency (ns)", "bandwidth, reads (GB/s)", "x" * 40])
 def test_the_mark_of_an_emulated_host_stays_off_a_small_pictures_title(title):
-    figure = style.picture(3.0, 3.4)
-    style.title(figure, title)
-    style.emulated(figure, "QEMU TCG")
-    figure.draw_without_rendering()
-    marks = [text for text in figure.texts if text.get_text().startswith("emulated")]
+    figure = style.Picture(3.0, lambda on: style.title(on, title), 3.4, badge="counted")
+    figure.figure.draw_without_rendering()
+    marks = [text for text in figure.figure.texts if text.get_gid() == "badge"]
     for text in marks:
-        assert not text.get_window_extent().overlaps(figure._suptitle.get_window_extent())
+        assert not text.get_window_extent().overlaps(figure.figure._suptitle.get_window_extent())
     assert marks or len(title) == 40
 
 
@@ -212,7 +232,7 @@ def read(tmp_path_factory):
     """Reads a machine's topology from its tree, once per machine."""
     known = {}
 
-    def topology_of(machine: Machine) -> dict:
+    def topology_of(machine: Machine) -> Host:
         if machine.name not in known:
             known[machine.name] = topology.read(
                 str(write(tmp_path_factory.mktemp(machine.name), machine))
@@ -257,17 +277,17 @@ def test_memory_without_cpus_and_a_full_node_stand_out(read):
     assert "memory without CPUs" in said and "no CPUs" in said
     figure = topology_figure(read(STARVED_2N))
     (low,) = [
-        text for text in figure.findobj(Text) if text.get_text() == "free 2.4, page cache 116 GiB"
+        text for text in figure.figure.findobj(Text) if text.get_text() == "free 2.4, page cache 116 GiB"
     ]
     assert to_hex(low.get_color(), keep_alpha=False) == style.VERMILLION.lower()
-    calm = [t for t in figure.findobj(Text) if t.get_text() == "free 120, page cache 4 GiB"]
+    calm = [t for t in figure.figure.findobj(Text) if t.get_text() == "free 120, page cache 4 GiB"]
     assert to_hex(calm[0].get_color()) != style.VERMILLION.lower()
 
 
 def test_offline_and_forbidden_cpus_are_hatched(read):
     def hatched(machine: Machine) -> int:
         figure = topology_figure(read(machine))
-        return sum(1 for patch in figure.findobj(Patch) if patch.get_hatch())
+        return sum(1 for patch in figure.figure.findobj(Patch) if patch.get_hatch())
 
     assert hatched(INTEL_2N) == 0
     assert "offline: CPUs 5,37,48-49" in texts(topology_figure(read(INTEL_2N_OFFLINE)))
@@ -281,7 +301,7 @@ def test_offline_and_forbidden_cpus_are_hatched(read):
 @HOST
 def test_a_node_matrix_prints_every_pairs_median(machine):
     trials = measurements(node_cells(machine), metric="idle_latency", unit="ns", blocks=3)
-    figure = matrix.node_matrix(trials, "value", "ns", "Idle latency")
+    figure = matrix.node_matrix(worded(trials), "Idle latency", "lower")
     said = texts(figure)
     assert_publishable(figure)
     assert_no_overlap(figure)
@@ -301,14 +321,14 @@ def test_a_pair_that_failed_is_marked_with_its_reason_and_never_painted_as_a_val
     trials = measurements(node_cells(AMD_8N), metric="idle_latency", unit="ns", blocks=3,
                           grade=grades)  # fmt: skip
     trials = trials.filter(pl.col("cell") != "remote:3-4")
-    figure = matrix.node_matrix(trials, "value", "ns", "Idle latency")
+    figure = matrix.node_matrix(worded(trials), "Idle latency", "lower")
     said = texts(figure)
     assert said.count("×") == 1 and said.count("–") == 1
     assert said.count("a") == 1 and said.count("b") == 1
     note = "\n".join(said)
-    assert "a  error: graded error by the test" in note
-    assert "b  unverified: graded unverified by the test" in note
-    mesh = figure.axes[0].collections[0]
+    assert "a  error: graded by the test" in note
+    assert "b  unverified: graded by the test" in note
+    mesh = figure.figure.axes[0].collections[0]
     values = mesh.get_array().reshape(8, 8)
     assert np.ma.getmaskarray(values)[0, 1] and np.ma.getmaskarray(values)[3, 4]
     assert not np.ma.getmaskarray(values)[2, 0], "one failed trial of three does not lose the pair"
@@ -318,7 +338,8 @@ def test_a_pair_that_failed_is_marked_with_its_reason_and_never_painted_as_a_val
 @pytest.mark.parametrize(("unit", "metric"), [("ns", "idle_latency"), ("GB/s", "bandwidth")])
 def test_darker_is_worse_whichever_direction_is_better(unit, metric):
     trials = measurements(node_cells(INTEL_2N), metric=metric, unit=unit, blocks=2, noise=0.0)
-    mesh = matrix.node_matrix(trials, "value", unit, "x").axes[0].collections[0]
+    better = "lower" if unit == "ns" else "higher"
+    mesh = matrix.node_matrix(trials, "x", better).figure.axes[0].collections[0]
     low, high = (sum(mesh.cmap(mesh.norm(value))[:3]) for value in mesh.get_clim())
     assert bool(high < low) == (unit == "ns")
 
@@ -326,7 +347,8 @@ def test_darker_is_worse_whichever_direction_is_better(unit, metric):
 def test_noise_is_not_painted_as_structure():
     flat = [replace(cell, value=80.0) for cell in node_cells(AMD_8N)]
     trials = measurements(flat, metric="idle_latency", unit="ns", blocks=3, noise=0.001)
-    low, high = matrix.node_matrix(trials, "value", "ns", "x").axes[0].collections[0].get_clim()
+    mesh = matrix.node_matrix(trials, "x", "lower").figure.axes[0].collections[0]
+    low, high = mesh.get_clim()
     assert high - low == pytest.approx(8.0, rel=0.01)
 
 
@@ -334,33 +356,33 @@ def test_a_matrix_refuses_what_one_colour_scale_cannot_hold():
     one = measurements(node_cells(INTEL_2N), metric="idle_latency", unit="ns", blocks=2)
     two = measurements(node_cells(INTEL_2N), metric="bandwidth", unit="GB/s", blocks=2)
     with pytest.raises(Fault, match="several values of metric"):
-        matrix.node_matrix(pl.concat([one, two]), "value", "ns", "x")
+        matrix.node_matrix(pl.concat([one, two]), "x", "lower")
     spread = one.with_columns(memory_nodes=pl.lit("0-1"))
     with pytest.raises(Fault, match="one CPU node and one memory node"):
-        matrix.node_matrix(spread, "value", "ns", "x")
+        matrix.node_matrix(spread, "x", "lower")
     with pytest.raises(Fault, match="no row"):
-        matrix.node_matrix(one.clear(), "value", "ns", "x")
+        matrix.node_matrix(one.clear(), "x", "lower")
 
 
-def latencies(read_topology: dict) -> tuple[np.ndarray, list[int]]:
-    cpus = read_topology["cpus"]
+def latencies(host: Host) -> tuple[np.ndarray, list[int]]:
+    cpus = host.cpus
     values = [
         [
-            20.0 if a["siblings"] == b["siblings"] else 50.0 if a["node"] == b["node"] else 150.0
+            20.0 if a.siblings == b.siblings else 50.0 if a.node == b.node else 150.0
             for b in cpus
         ]
         for a in cpus
     ]
-    return np.array(values), [cpu["cpu"] for cpu in cpus]
+    return np.array(values), [cpu.number for cpu in cpus]
 
 
 @HOST
 def test_a_core_matrix_holds_both_directions_in_topology_order(machine, read):
     values, cpus = latencies(read(machine))
     trials = core_latency_frame(values, cpus, blocks=1, noise=0.0)
-    figure = matrix.core_matrix(trials, read(machine), groups=["0-1"])
+    figure = matrix.core_matrix(trials, read(machine), groups=[[0, 1]])
     assert_publishable(figure)
-    grid_drawn = np.ma.filled(figure.axes[0].images[0].get_array(), np.nan)
+    grid_drawn = np.ma.filled(figure.figure.axes[0].collections[0].get_array().reshape(len(cpus), len(cpus)), np.nan)
     assert grid_drawn.shape == (len(cpus), len(cpus))
     assert np.isnan(np.diag(grid_drawn)).all()
     assert np.isfinite(grid_drawn).sum() == len(cpus) * (len(cpus) - 1)
@@ -368,10 +390,10 @@ def test_a_core_matrix_holds_both_directions_in_topology_order(machine, read):
     if machine is INTEL_2N:  # siblings 0 and 32 stand side by side, and so does the whole node
         assert grid_drawn[0, 1] == 20.0 and grid_drawn[0, 31] == 50.0 and grid_drawn[0, 32] == 150.0
     if len(cpus) <= matrix.ANNOTATED_CPUS:
-        inside = [text.get_text() for text in figure.axes[0].texts]
+        inside = [text.get_text() for text in figure.figure.axes[0].texts]
         assert inside == ["50"] * len(cpus) * (len(cpus) - 1)
     else:
-        assert not figure.axes[0].texts
+        assert not figure.figure.axes[0].texts
         assert_no_overlap(figure)
     assert len(figure.svg()) < 400_000
 
@@ -388,25 +410,26 @@ def test_pairs_without_a_valid_trial_are_counted(read):
 
 @HOST
 def test_every_trial_of_every_binding_is_drawn(machine):
-    trials = measurements(binding_cells(machine), blocks=6)
-    figure = draw_bindings(trials)
+    cells = binding_cells(machine)
+    trials = measurements(cells, blocks=6)
+    figure = draw_bindings(trials, cells)
     assert_publishable(figure)
     assert_no_overlap(figure)
     points = offsets(figure, "trials-verified")
     assert sorted(points[:, 0]) == pytest.approx(sorted(trials["value"]))
     assert "triad (GB/s), higher is better" in texts(figure)
-    low, high = figure.axes[0].get_xlim()
+    low, high = figure.figure.axes[0].get_xlim()
     assert low < trials["value"].min() and high > trials["value"].max()
 
 
 def test_the_order_and_the_ratios_are_the_datas():
     trials = measurements(two_nodes(), blocks=6)
     figure = draw_bindings(trials)
-    summary = statistics.summarise(trials).sort("mean", descending=True)
-    drawn = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    summary = evidence.summarise(trials).sort("mean", descending=True)
+    drawn = [label.get_text() for label in figure.figure.axes[0].get_yticklabels()]
     assert [label.removesuffix(" (baseline)") for label in drawn] == summary["label"].to_list()
-    ratios = {row["cell"]: row for row in statistics.ratios(trials).iter_rows(named=True)}
-    said = [text.get_text() for text in figure.findobj(Text) if text.get_gid() == "ratio"]
+    ratios = {row["cell"]: row for row in ratios_of(trials, two_nodes()).iter_rows(named=True)}
+    said = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
     for cell, text in zip(summary["cell"], said):
         if cell in ratios:
             row = ratios[cell]
@@ -419,14 +442,14 @@ def test_the_order_and_the_ratios_are_the_datas():
 def test_effects_beyond_the_control_are_bold_and_the_band_is_the_controls():
     trials = measurements(two_nodes(), blocks=6)
     figure = draw_bindings(trials)
-    ratios = statistics.ratios(trials)
+    ratios = ratios_of(trials, two_nodes())
     bold = [
-        text for text in figure.findobj(Text)
+        text for text in figure.figure.findobj(Text)
         if text.get_gid() == "ratio" and text.get_fontweight() == "bold"
     ]  # fmt: skip
-    assert len(bold) == ratios.filter(pl.col("decision") == "effect").height > 0
-    bands = [patch for patch in figure.axes[0].patches if patch.get_gid() == "aa"]
-    means = dict(statistics.summarise(trials).select("cell", "mean").iter_rows())
+    assert len(bold) == ratios.filter(pl.col("decision") == judge.DIFFERENT).height > 0
+    bands = [patch for patch in figure.figure.axes[0].patches if patch.get_gid() == "aa"]
+    means = dict(evidence.summarise(trials).select("cell", "mean").iter_rows())
     row = ratios.filter(pl.col("cell") == "remote:0-1").row(0, named=True)
     base = means["local:0"]
     widths = [band.get_width() for band in bands]
@@ -440,7 +463,7 @@ def test_error_and_unverified_trials_are_marked_and_counted():
     (failed,) = trials.filter(pl.col("grade") == "error")["value"]
     assert offsets(figure, "trials-error")[:, 0] == pytest.approx([failed])
     assert len(offsets(figure, "trials-unverified")) == 1
-    counts = [text.get_text() for text in figure.findobj(Text) if text.get_gid() == "count"]
+    counts = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "count"]
     assert "5, 1 ×" in counts and "6, 1 ○" in counts
     assert {"error: left out", "unverified trial"} <= set(texts(figure))
 
@@ -448,9 +471,9 @@ def test_error_and_unverified_trials_are_marked_and_counted():
 def test_too_few_blocks_show_points_and_decide_nothing():
     figure = draw_bindings(measurements(two_nodes(), blocks=2))
     assert any("too few blocks to decide: 2 of the 6" in text for text in texts(figure))
-    assert not figure.axes[0].containers, "no mean with an interval"
-    assert not [patch for patch in figure.axes[0].patches if patch.get_gid() == "aa"]
-    said = [text.get_text() for text in figure.findobj(Text) if text.get_gid() == "ratio"]
+    assert not figure.figure.axes[0].containers, "no mean with an interval"
+    assert not [patch for patch in figure.figure.axes[0].patches if patch.get_gid() == "aa"]
+    said = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
     assert not any("[" in text for text in said)
     assert_publishable(figure)
 
@@ -459,7 +482,7 @@ def test_markers_and_colours_are_the_palettes():
     figure = draw_bindings(measurements(two_nodes(), blocks=6))
     drawn = {
         (to_hex(line.get_color()).upper(), line.get_marker())
-        for container in figure.axes[0].containers
+        for container in figure.figure.axes[0].containers
         for line in container.lines[:1]
     }
     wanted = {
@@ -471,7 +494,8 @@ def test_markers_and_colours_are_the_palettes():
 
 def test_a_narrow_result_is_not_blown_up_to_the_whole_width():
     cells = [Cell("local:0", 80.0, role="baseline"), Cell("interleave:0", 80.0, "local:0")]
-    low, high = draw_bindings(measurements(cells, blocks=6, noise=1e-4)).axes[0].get_xlim()
+    trials = measurements(cells, blocks=6, noise=1e-4)
+    low, high = draw_bindings(trials, cells).figure.axes[0].get_xlim()
     assert (high - low) / 80 >= 0.1
 
 
@@ -497,7 +521,7 @@ def loaded_rows(cells: dict[str, tuple[float, float]], blocks: int = 6) -> pl.Da
 def test_a_loaded_latency_curve_runs_from_the_longest_delay_to_none():
     rows = loaded_rows({"local:0": (78.0, 85.0), "remote:0-1": (40.0, 136.0)})
     figure = curves.loaded_latency(rows)
-    axes = figure.axes[0]
+    axes = figure.figure.axes[0]
     assert axes.get_xlabel() == "bandwidth moved meanwhile (GB/s)"
     assert axes.get_ylabel() == "latency under load (ns)"
     assert axes.get_xlim()[0] == axes.get_ylim()[0] == 0
@@ -505,7 +529,7 @@ def test_a_loaded_latency_curve_runs_from_the_longest_delay_to_none():
     assert [len(line.get_xdata()) for line in lines] == [4, 4]
     for line in lines:
         assert list(line.get_xdata()) == sorted(line.get_xdata())
-    means = statistics.summarise(rows).filter(
+    means = evidence.summarise(rows).filter(
         (pl.col("cell") == "local:0") & (pl.col("metric") == "loaded_latency")
     )
     assert sorted(lines[0].get_ydata()) == pytest.approx(sorted(means["mean"]))
@@ -520,31 +544,31 @@ def test_many_curves_share_one_entry_per_family():
     cells |= {f"remote:{node}-15": (18.0, 190.0) for node in range(15)}
     figure = curves.loaded_latency(loaded_rows(cells))
     assert {"local: 16 series", "remote: 15 series"} <= set(texts(figure))
-    assert len(figure.axes[0].containers) == 31
+    assert len(figure.figure.axes[0].containers) == 31
     assert_publishable(figure)
 
 
 @pytest.mark.parametrize(("nodes", "counts"), [(1, (1, 2)), (2, (1, 2, 16)), (16, (1, 4, 8))])
-def test_scaling_has_a_curve_per_node_and_the_ideal_line(nodes, counts):
+def test_a_curve_per_node_and_the_ideal_line(nodes, counts):
     cells = [
         Cell(f"local:{node}" + ("" if count == counts[-1] else f"/threads={count}"),
              10.0 * count**0.8, threads=count)
         for node in range(nodes) for count in counts
     ]  # fmt: skip
-    figure = curves.scaling(measurements(cells, blocks=6, noise=0.0))
-    axes = figure.axes[0]
-    assert axes.get_xlabel() == "threads" and axes.get_ylabel() == "triad (GB/s)"
+    rows = measurements(cells, blocks=6, noise=0.0).with_columns(
+        series=pl.col("label").str.split("/").list.first(), at=pl.col("threads").cast(pl.Float64)
+    )
+    figure = curves.against(rows, xlabel="number of threads", ideal=True)
+    axes = figure.figure.axes[0]
+    assert axes.get_xlabel() == "number of threads" and axes.get_ylabel() == "triad (GB/s)"
     assert len(axes.containers) == nodes
     (ideal,) = [line for line in axes.lines if line.get_gid() == "ideal"]
     assert ideal.get_ydata()[-1] == pytest.approx(10.0 * counts[-1])
     assert axes.get_ylim()[0] == 0
     assert_publishable(figure)
     assert_no_overlap(figure)
-
-
-def test_scaling_needs_a_sweep():
-    with pytest.raises(Fault, match="two thread counts"):
-        curves.scaling(measurements([Cell("local:0", 80.0)], blocks=2))
+    with pytest.raises(Fault, match="no usable value"):
+        curves.against(rows.with_columns(grade=pl.lit("error")), xlabel="threads")
 
 
 def test_the_running_order_shows_drift_against_each_cells_own_median():
@@ -557,25 +581,6 @@ def test_the_running_order_shows_drift_against_each_cells_own_median():
     assert "block, trials in running order" in texts(figure)
     assert_publishable(figure)
     assert_no_overlap(figure)
-
-
-def test_samples_over_time_draw_one_line_per_trial():
-    samples = pl.DataFrame(
-        [
-            {"run": "r", "trial": trial, "cell": cell, "source": "tool", "t_s": float(second),
-             "metric": "events_per_second", "point": "", "value": 900.0 + second, "unit": "1/s"}
-            for trial, cell in ((1, "local:0"), (2, "remote:0-1"), (3, "local:0"))
-            for second in range(1, 11)
-        ]
-    )  # fmt: skip
-    figure = curves.over_time(samples, "events_per_second")
-    axes = figure.axes[0]
-    assert len(axes.lines) == 3 and axes.get_ylim()[0] == 0
-    assert axes.get_xlabel() == "time in the trial (s)"
-    assert axes.get_ylabel() == "events per second (1/s)"
-    assert_publishable(figure)
-    with pytest.raises(Fault, match="no sample of qps"):
-        curves.over_time(samples, "qps")
 
 
 # ---------------------------------------------------------------- beside published machines
@@ -600,14 +605,14 @@ PUBLISHED = pl.DataFrame(
 def test_published_machines_carry_their_tool_their_doubt_and_their_own_ratio():
     here = measurements(two_nodes(90.0, 180.0), metric="idle_latency", unit="ns", noise=0.0)
     figure = reference.beside_published(here, PUBLISHED)
-    said = texts(figure)
+    said = "\n".join(texts(figure)).splitlines()
     assert "Intel MLC 3.9: published, exact" in said
     assert "tool not stated: published, doubtful (report template)" in said
     assert "probe 1: measured, placement verified" in said
-    ratios = [text.get_text() for text in figure.findobj(Text) if text.get_gid() == "ratio"]
+    ratios = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
     # Each remote figure over the local one of the same CPUs; the STREAM row has no pair.
     assert ratios == ["2.00", "1.60 to 1.63", "1.63", "–"]
-    latency = figure.axes[0]
+    latency = figure.figure.axes[0]
     open_points = [
         line for line in latency.lines
         if (line.get_gid() or "").startswith("point") and line.get_markerfacecolor() == "white"
@@ -624,14 +629,15 @@ def test_two_tools_on_one_host_are_two_rows_and_no_ratio_joins_them():
     one = measurements(cells[:1], metric="idle_latency", unit="ns", tool="mlc")
     two = measurements(cells[1:], metric="idle_latency", unit="ns", tool="probe")
     figure = reference.beside_published(pl.concat([one, two]), PUBLISHED.clear())
-    ratios = [text.get_text() for text in figure.findobj(Text) if text.get_gid() == "ratio"]
+    ratios = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
     assert ratios == ["–", "–"]
 
 
 def test_a_host_without_any_figure_leaves_the_published_ones():
     empty = measurements(two_nodes(), blocks=1).clear()
     figure = reference.beside_published(empty, PUBLISHED)
-    assert "Machine M" in texts(figure) and "not measured" not in texts(figure)
+    said = "\n".join(texts(figure)).splitlines()
+    assert "Machine M" in said and "not measured" not in said
     with pytest.raises(Fault, match="neither"):
         reference.beside_published(empty, PUBLISHED.clear())
 

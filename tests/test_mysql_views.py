@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from matplotlib.text import Text
 
+import frames
 import mysql_frames
 from frames import Cell, measurements
+from numalab.agent.contract import Instance
 from numalab.agent.contract import Instance
 from numalab.agent.errors import Fault
 from numalab.show import article
@@ -27,17 +31,24 @@ def swept(cells, option, values, shape):
         if cell.role != "control"
         for value in values
     ]  # fmt: skip
-
-    def with_option(cell):
-        return replace(
+    run = mysql_frames.run([*cells, *copies])
+    return with_cells(
+        run,
+        lambda cell: replace(
             cell, options={**cell.options, option: cell.sweep.value if cell.sweep else 150}
-        )
+        ),
+    )
 
-    return mysql_frames.changed(mysql_frames.run([*cells, *copies]), with_option)
+
+def with_cells(run, change):
+    """A run with every cell of its plan changed."""
+    cells = tuple(map(change, run.plan.cells))
+    run.manifest.__dict__["plan"] = replace(run.plan, cells=cells)
+    return run
 
 
 def legend(figure):
-    return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    return [text.get_text() for text in figure.figure.axes[0].get_legend().get_texts()]
 
 
 def test_a_load_is_the_swept_value_or_the_case_of_a_cell():
@@ -50,7 +61,7 @@ def test_every_binding_has_a_curve_over_the_client_threads_best_on_top():
     run = swept(mysql_frames.published_cells()[:5], "clients", (1, 16, 64), lambda n: n / (n + 20))
     figure = notebook.View(run).against(QPS, "clients")
     assert legend(figure) == ["local 0", "interleave 0", "remote 0-1", "unbound"]
-    axes = figure.axes[0]
+    axes = figure.figure.axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "16", "64", "150"]
     assert axes.get_xscale() == "log" and axes.get_ylim()[0] == 0
     # every trial is there: 4 bindings, 4 numbers of clients, 6 blocks
@@ -61,13 +72,8 @@ def test_every_binding_has_a_curve_over_the_client_threads_best_on_top():
 
 
 def test_curves_of_one_family_have_colours_of_their_own():
-    cells = [Cell(f"{name}:0", 1e4, cpus="0-1") for name in
-             ("one-thread-per-core", "smt-siblings", "local")]  # fmt: skip
-    rows = measurements(cells, metric=QPS, unit="1/s").with_columns(
-        series=pl.col("cell"), at=pl.lit(1.0)
-    )
-    looks = curves._series_looks(rows, [cell.id for cell in cells])
-    assert looks["local:0"]["color"] == style.PALETTE["local"]
+    looks = curves.looks_of({"one": "cores", "siblings": "cores", "local": "local"})
+    assert looks["local"]["color"] == style.PALETTE["local"]
     assert len({look["color"] for look in looks.values()}) == 3
 
 
@@ -76,11 +82,11 @@ def test_the_core_curves_show_where_one_node_is_full():
         Cell(f"cores:{n}-{within}", 1e4 * n, "cores:4-node" if n > 4 else None, cpus=f"0-{n - 1}")
         for n in (4, 8, 16, 24)
         for within in ("node" if n <= 16 else "packed", "spread")
-    ]
+    ]  # fmt: skip
     run = mysql_frames.run(cells)
     figure = notebook.View(run).cores(QPS)
     assert set(legend(figure)) == {"one node first, then the next", "spread from the start"}
-    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    dashed = [line for line in figure.figure.axes[0].lines if line.get_linestyle() == "--"]
     assert [line.get_xdata()[0] for line in dashed] == [16]
     assert "one node is full" in texts(figure)
     assert_publishable(figure)
@@ -102,11 +108,11 @@ def test_second_by_second_each_binding_has_a_panel_on_one_scale():
     run = mysql_frames.run(mysql_frames.published_cells())
     run.__dict__["samples"] = seconds(run, lambda t: 5e3 if t == 5 else 1e4)
     figure = notebook.View(run).seconds(QPS)
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    titles = [axes.get_title(loc="left") for axes in figure.figure.axes]
     assert titles == [cell.label for cell in run.plan.cells if cell.role != "control"]
-    middle = next(line for line in figure.axes[0].lines if line.get_gid() == "median")
+    middle = next(line for line in figure.figure.axes[0].lines if line.get_gid() == "median")
     assert list(middle.get_ydata()).count(5e3) == 1  # the dip is there
-    assert len({axes.get_ylim() for axes in figure.axes if axes.axison}) == 1
+    assert len({axes.get_ylim() for axes in figure.figure.axes if axes.axison}) == 1
     assert_publishable(figure)
     empty = notebook.View(run).seconds("latency_p99")
     assert "second by second" in empty
@@ -127,7 +133,7 @@ def test_instances_stand_side_by_side_from_zero():
         instance_rows((0.05, 0.04, 0.14), "1", "ipc", source="perf"),
     ])  # fmt: skip
     figure = instances.instances(rows, ["cpu_per_query", "ipc", "absent"], {"unbound": "ranges"})
-    assert len(figure.axes) == 2 and all(axes.get_xlim()[0] == 0 for axes in figure.axes)
+    assert len(figure.figure.axes) == 2 and all(axes.get_xlim()[0] == 0 for axes in figure.figure.axes)
     assert {"CPU per query", "IPC", "ranges", "instance 3"} <= set(texts(figure))
     assert len(offsets(figure, "trials")) == 2 * 3 * 6
     assert_publishable(figure)
@@ -157,7 +163,7 @@ def test_a_server_stands_beside_the_published_study_with_its_own_ratios():
     run = mysql_frames.run(mysql_frames.published_cells(0.1), noise=0.0)
     rows = run.measurements.filter(pl.col("metric").is_in([QPS, "ipc"]))
     figure = server.server_beside_published(rows, article.published())
-    ratios = [text.get_text() for text in figure.findobj(Text) if text.get_gid() == "ratio"]
+    ratios = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
     assert ratios[:3] == ["1.00", "0.99", "0.83"]  # ours: local, CPUs only, interleave
     assert ratios[8:12] == ["1.00", "0.63", "0.63", "0.44"]  # theirs: node 0, its halves, spread
     said = texts(figure)
@@ -172,7 +178,7 @@ def test_a_server_stands_beside_the_published_study_with_its_own_ratios():
 def test_a_host_of_one_node_has_its_ratio_to_what_it_has():
     rows = measurements([Cell("unbound", 1e4, cpus=None, cpu_nodes="0")], metric=QPS, unit="1/s")
     figure = server.server_beside_published(rows, article.published().clear())
-    ratios = [text.get_text() for text in figure.findobj(Text) if text.get_gid() == "ratio"]
+    ratios = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
     assert ratios == ["–"]
     with pytest.raises(Fault, match="neither"):
         server.server_beside_published(rows.clear(), article.published().clear())

@@ -12,11 +12,10 @@ import nbformat
 import pytest
 import yaml
 
+import frames
 from numalab import runs
 from numalab.agent.errors import Fault
-from numalab.pages import html as html_page
-from numalab.pages import report
-from numalab.show import view
+from numalab.pages import execute, render, report
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL = ROOT / "scripts" / "install-quarto"
@@ -59,7 +58,7 @@ def page(folder: Path, *cells) -> str:
     """Render an article of these cells and return its HTML."""
     write(folder / "index.ipynb", nbformat.v4.new_raw_cell(FRONT), *cells)
     (folder / "article.css").write_text("main { color: black }", encoding="utf-8")
-    return html_page.render(folder).read_text(encoding="utf-8")
+    return render.by_nbconvert(folder).read_text(encoding="utf-8")
 
 
 def test_the_title_block_comes_from_the_yaml_header(tmp_path):
@@ -75,8 +74,7 @@ def test_figures_and_tables_are_numbered_apart_and_code_is_left_out(tmp_path):
     for words in ("Table 1.</strong> First.", "Figure 1.</strong> Second.", "Figure 2.</strong>"):
         assert words in html
     assert html.index("First.") < html.index("<table")
-    assert html.index('<img alt="Second."') < html.index("</strong> Second.")
-    assert html.count("data:image/svg+xml") == 2
+    assert html.count("data:image/svg+xml") == 2 and '<img alt="Second."' in html
     assert "secret_call" not in html
 
 
@@ -84,56 +82,22 @@ def test_references_are_links_wherever_they_stand(tmp_path):
     html = page(
         tmp_path,
         md("## Method {#sec-method}\n\nSee @fig-b, @tbl-a and @sec-result; mail me@fig-b.org."),
-        md("### Steps {#sec-steps}"),
-        md("## Result {#sec-result}\n\nAs in @sec-steps."),
+        md("## Result {#sec-result}\n\nAs in @sec-method."),
         shown("prose()", markdown="As @fig-b shows."),
         table("a", "Beside @fig-b."),
         figure("b"),
     )
     assert html.count('<a href="#fig-b">Figure 1</a>') == 3
     assert '<a href="#tbl-a">Table 1</a>' in html
-    assert '<a href="#sec-result">Section 2</a>' in html
-    assert '<a href="#sec-steps">Section 1.1</a>' in html and "1.1 Steps" in html
+    assert '<a href="#sec-result">Result</a>' in html
     assert "me@fig-b.org" in html
     for label in ("fig-b", "tbl-a", "sec-method", "sec-result"):
         assert html.count(f'id="{label}"') == 1
-    assert "1 Method" in html and "2 Result" in html
     assert "{#sec" not in html
 
 
 def test_a_reference_to_nothing_stays_as_it_was_written(tmp_path):
     assert "@fig-none" in page(tmp_path, md("See @fig-none."), figure("a"))
-
-
-def test_an_embed_becomes_the_labelled_cell_and_takes_its_number(tmp_path):
-    write(
-        tmp_path / "notebooks" / "vm-stream.ipynb",
-        md("# STREAM"),
-        figure("other", "Not this one."),
-        figure("triad", "Triad."),
-    )
-    html = page(
-        tmp_path,
-        figure("first"),
-        md("Before.\n\n{{< embed notebooks/vm-stream.ipynb#fig-triad >}}\n\nAfter @fig-triad."),
-    )
-    assert "embed" not in html
-    assert "Figure 2.</strong> Triad." in html
-    assert '<a href="#fig-triad">Figure 2</a>' in html
-    assert html.index("Before.") < html.index("Triad.") < html.index("After")
-    assert "Not this one." not in html
-
-
-@pytest.mark.parametrize("what", ["notebooks/none.ipynb#fig-a", "notebooks/vm-stream.ipynb#fig-z"])
-def test_an_embed_of_nothing_is_a_fault_that_names_it(tmp_path, what):
-    write(tmp_path / "notebooks" / "vm-stream.ipynb", figure("a"))
-    with pytest.raises(Fault, match=what.partition("#")[0]):
-        page(tmp_path, md(f"{{{{< embed {what} >}}}}"))
-
-
-def test_options_that_are_not_yaml_are_a_fault(tmp_path):
-    with pytest.raises(Fault, match="not YAML"):
-        page(tmp_path, shown('#| label: "fig-a\nx()', markdown="x"))
 
 
 def test_a_pipe_in_a_table_stays_in_its_cell(tmp_path):
@@ -163,7 +127,7 @@ def test_every_hosts_notebooks_are_linked_with_their_code(tmp_path):
 
 def a_run(folder: Path, host: str, experiment: str = "stream") -> runs.Run:
     write(folder / "notebook.ipynb", md(f"# About {experiment}"))
-    return runs.Run(folder, {"host": host, "experiment": experiment}, {})
+    return frames.run(frames.plan([], experiment=experiment, host=host), folder=folder)
 
 
 @pytest.fixture
@@ -173,7 +137,8 @@ def stubbed(monkeypatch):
     def copy(source, target, parameters):
         write(target, nbformat.v4.new_raw_cell(FRONT), md(f"Over {len(parameters['runs'])} runs."))
 
-    monkeypatch.setattr(view, "run_notebook", copy)
+    monkeypatch.setattr(execute, "run_notebook", copy)
+    monkeypatch.setattr(execute, "executed", lambda run: run.folder / "notebook.ipynb")
 
 
 def test_the_project_names_every_notebook_and_drops_old_ones(tmp_path, stubbed):
@@ -196,6 +161,37 @@ def test_the_project_names_every_notebook_and_drops_old_ones(tmp_path, stubbed):
     assert len(listed) == 3
     assert not (folder / "_manuscript").exists()
     assert settings["execute"]["enabled"] is False
+
+
+def test_a_notebook_that_came_with_a_run_is_made_anew(tmp_path, monkeypatch):
+    evil = md("# <script>alert(1)</script>")
+    run = a_run(tmp_path / "1-stream", "a")
+    write(run.folder / "notebook.ipynb", evil)
+    made = []
+    monkeypatch.setattr(execute, "execute", lambda folder: made.append(folder))
+    monkeypatch.setattr(execute.home, "root", lambda: tmp_path)
+    execute.executed(run)
+    assert made == [run.folder]
+
+
+def test_a_run_names_no_notebook_that_is_executed(tmp_path, monkeypatch):
+    run = a_run(tmp_path / "1-mine", "a", "mine")
+    shown = []
+    monkeypatch.setattr(execute.runs, "load", lambda folder: run)
+    monkeypatch.setattr(
+        execute, "run_notebook", lambda source, target, parameters: shown.append(source)
+    )
+    execute.execute(run.folder)
+    assert shown == [execute.GENERIC] and execute.GENERIC.is_file()
+
+
+def test_the_generic_notebook_shows_any_run(tmp_path):
+    folder = frames.sysbench_run(tmp_path / "here" / "20261120T220511Z-sysbench-cpu")
+    target = tmp_path / "out.ipynb"
+    execute.run_notebook(execute.GENERIC, target, {"source": str(folder)})
+    book = nbformat.read(target, as_version=4)
+    said = "".join(str(output) for cell in book.cells for output in cell.get("outputs", []))
+    assert "1 unverified" in said and "| unbound |" in said
 
 
 # ---------------------------------------------------------------- Quarto as a child
@@ -260,7 +256,7 @@ def test_a_quarto_that_fails_is_named_and_nbconvert_goes_on(article):
 
 
 def test_a_quarto_that_hangs_is_ended_with_its_children(article, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "QUARTO_LIMIT_S", 0.5)
+    monkeypatch.setattr(render, "QUARTO_LIMIT_S", 0.5)
     with pytest.raises(Fault, match="did not finish within"):
         article(HANGS, "quarto")
     child = int((tmp_path / "out" / "child").read_text())

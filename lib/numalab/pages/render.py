@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -147,7 +148,13 @@ def _caption(book: Any) -> None:
             if "text/markdown" in output.get("data", {}):
                 output.data["text/markdown"] = linked("".join(output.data["text/markdown"]))
         if label in named:
-            said = linked(options.get(f"{label[:3]}-cap", ""))
+            said = options.get(f"{label[:3]}-cap", "")
+            for output in cell.outputs:
+                if "image/svg+xml" in output.get("data", {}):  # nbconvert gives it no alt text
+                    svg = b64encode(output.data.pop("image/svg+xml").encode()).decode()
+                    source = f"data:image/svg+xml;base64,{svg}"
+                    output.data["text/html"] = f'<img alt="{escape(said)}" src="{source}">'
+            said = linked(said)
             cells.append(
                 nbformat.v4.new_markdown_cell(
                     f'<div class="caption" id="{label}">\n\n**{named[label]}.** {said}\n\n</div>'

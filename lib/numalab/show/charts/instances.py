@@ -34,7 +34,7 @@ def instances(
     for cell, title in labels.items():
         points = rows.filter(pl.col("cell") == cell)["point"].unique().sort().to_list()
         named += [(title, cell, "")] if points else []
-        named += [(f"  {point}", cell, point) for point in points]
+        named += [(point, cell, point) for point in points]
     blocks = rows["block"].n_unique()
     summary = evidence.summarise(rows)
 

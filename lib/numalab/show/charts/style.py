@@ -137,6 +137,11 @@ class Picture:
                     "constrained", w_pad=0.05, h_pad=0.05, hspace=0.03, wspace=0.02
                 )
             self.paint_on(figure)
+            engine = figure.get_layout_engine()
+            if engine is not None:  # laid out here for good: each drawing would go on improving it
+                for _ in range(2):
+                    engine.execute(figure)
+                figure.set_layout_engine("none")
         return figure
 
     def paint_on(self, figure: FigureBase) -> None:
