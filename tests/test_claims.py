@@ -9,10 +9,12 @@ import pytest
 import frames
 import topologies
 from frames import Cell, core_latency_frame, host_record, measurements, plan, two_nodes
+from numalab import experiments
 from numalab.agent.contract import Cache, CaseRequest, Measure, Resolution, Setting, Skip, reason
 from numalab.agent.errors import Fault
 from numalab.analysis import claims
 from numalab.analysis.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
+from numalab.analysis.claims.ratio import Ratio
 
 REMOTE = {"metric": "triad", "cell": "remote", "against": "local"}
 MEASURE = {"triad": Measure("GB/s", "higher"), "idle_latency": Measure("ns", "lower")}
@@ -106,6 +108,15 @@ def test_which_way_a_metric_is_better_is_never_guessed():
     assert found.verdict == NOT_TESTABLE and found.reason.code == "direction-unknown"
     found = verdict({**asked, "better": "lower"}, frame, None, planned)
     assert found.verdict == SUPPORTED
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_every_claim_that_asks_for_the_worst_pair_says_which_way_is_better(name):
+    experiment = experiments.load(name)
+    for claim in claims.load(experiment.claims):
+        for form in claim.holds_if:
+            if isinstance(form, Ratio) and form.pairs == "worst":
+                assert form.better or form.metric in experiment.measure, claim.id
 
 
 def test_many_pairs_do_not_find_a_worst_one_by_chance():

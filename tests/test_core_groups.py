@@ -345,7 +345,7 @@ def test_a_run_becomes_a_matrix_and_a_table():
     frame = core_latency_frame(made, numbers, noise=0.05)
     found = core_groups.from_measurements(frame, shape)
     assert found.levels[0].groups == [numbers[k : k + 4] for k in range(0, 16, 4)]
-    assert found.as_dict()["levels"][0]["explains"] == "CPUs that share a level-3 cache"
+    assert found.levels[0].explains == "CPUs that share a level-3 cache"
     text = core_groups.markdown(frame, shape)
     assert "| 1 | 2" in text and groups[0] in text and "No sign of hidden nodes" in text
     with pytest.raises(Fault):

@@ -271,3 +271,6 @@ def test_a_plan_foresees_by_the_hosts_own_noise_where_it_is_known():
     bare = frames.plan([cell for cell in cells if cell.role != "control"],
                        measure=plan.request.measure)  # fmt: skip
     assert judge.foresee(bare)[0].smallest is None
+    assert str(assumed).startswith("triad: effects of 4") and "assumed" in str(assumed)
+    assert earlier.manifest.run in str(known)
+    assert "no effect, however great" in str(judge.foresee(bare)[0])

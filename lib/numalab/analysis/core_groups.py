@@ -9,9 +9,8 @@ whether what is left over looks like nodes that the firmware does not admit.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -61,10 +60,6 @@ class Groups:
     visible_nodes: int | None
     hidden_nodes: bool | None
     evidence: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
 
 
 def infer(

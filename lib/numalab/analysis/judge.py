@@ -507,6 +507,15 @@ class Foresight:
     noise: float
     run: str | None
 
+    def __str__(self) -> str:
+        known = f"as in {self.run}" if self.run else "assumed"
+        least = (
+            "no effect, however great"
+            if self.smallest is None
+            else (f"effects of {100 * self.smallest:.2g} % or more")
+        )
+        return f"{self.metric}: {least} (noise of a trial {100 * self.noise:.2g} %, {known})"
+
 
 def smallest_effect(noise: float, cells: int, blocks: int) -> float | None:
     """Return the least effect against the baseline that a run names with 90 % certainty.

@@ -371,9 +371,8 @@ def _cell_table(run: Run, long: pl.DataFrame, metrics: Sequence[str]) -> str:
     )
     labels = {cell: run.cells[cell].label for cell in order}
     wide = wide.sort(places).with_columns(pl.col("cell").replace_strict(labels))
-    return tables.markdown(
-        wide, {"case": "cell", **{name.replace("_", " "): name for name in metrics}}
-    )
+    heads = {name.replace("_", " "): name for name in metrics}
+    return tables.markdown(wide, {"case": "cell", **heads}, marked=heads)
 
 
 def calibration(run: Run) -> list[str]:
