@@ -79,24 +79,24 @@ def view(rows, sampled=None, emulated=False):
 def gids(figure, prefix):
     return [
         artist.get_gid()
-        for axes in figure.axes
+        for axes in figure.figure.axes
         for artist in axes.get_children()
         if str(artist.get_gid()).startswith(prefix)
     ]
 
 
 def texts(figure):
-    return [t.get_text() for axes in figure.axes for t in axes.texts] + [
-        t.get_text() for t in figure.texts
+    return [t.get_text() for axes in figure.figure.axes for t in axes.texts] + [
+        t.get_text() for t in figure.figure.texts
     ]
 
 
 def test_each_node_is_a_piece_and_each_block_a_dot():
     figure = view(measured()).where()
     assert gids(figure, "node-0") == ["node-0"] * 3 and gids(figure, "node-1") == ["node-1"]
-    dots = [a for a in figure.axes[0].collections if a.get_gid() == "blocks"]
+    dots = [a for a in figure.figure.axes[0].collections if a.get_gid() == "blocks"]
     assert [len(one.get_offsets()) for one in dots] == [3, 3, 3]
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(CELLS.values())
+    assert [t.get_text() for t in figure.figure.axes[0].get_yticklabels()] == list(CELLS.values())
 
 
 def test_who_was_killed_has_no_bar_and_says_why():
@@ -107,23 +107,23 @@ def test_who_was_killed_has_no_bar_and_says_why():
 def test_errors_are_in_no_bar():
     rows = measured().with_columns(grade=pl.when(pl.col("block") == 2).then(pl.lit("error"))
                                    .otherwise(pl.col("grade")))  # fmt: skip
-    dots = [a for a in view(rows).where().axes[0].collections if a.get_gid() == "blocks"]
+    dots = [a for a in view(rows).where().figure.axes[0].collections if a.get_gid() == "blocks"]
     assert [len(one.get_offsets()) for one in dots] == [2, 2, 2]
 
 
 def test_faults_and_huge_pages_share_their_rows():
     figure = view(measured()).faults()
-    faults, huge = figure.axes
+    faults, huge = figure.figure.axes
     assert faults.get_xscale() == "log" and faults.get_ylim() == huge.get_ylim()
     assert len(gids(figure, "median")) == 4 + 3  # of the killed one the huge share is not known
 
 
 def test_levels_draw_the_cases_asked_for():
     figure = view(measured()).levels("full", "dropped")
-    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes]
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.figure.axes]
     assert titles[:2] == ["full of page cache", "full, then drop_caches"]
     assert sorted(set(gids(figure, "page_cache"))) == ["page_cache-others", "page_cache-own"]
-    assert len(view(measured()).levels().axes) >= 4
+    assert len(view(measured()).levels().figure.axes) >= 4
 
 
 def test_without_a_sample_there_is_no_picture():

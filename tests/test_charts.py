@@ -21,8 +21,7 @@ from numalab.agent.contract import Host
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.analysis import evidence, judge
-from numalab.show import tables
-from numalab.show import badge
+from numalab.show import badge, tables
 from numalab.show.charts import curves, matrix, reference, style
 from numalab.show.charts.bindings import bindings_figure
 from numalab.show.charts.frames import to_pandas
@@ -276,9 +275,8 @@ def test_memory_without_cpus_and_a_full_node_stand_out(read):
     said = texts(topology_figure(read(CXL_3N)))
     assert "memory without CPUs" in said and "no CPUs" in said
     figure = topology_figure(read(STARVED_2N))
-    (low,) = [
-        text for text in figure.figure.findobj(Text) if text.get_text() == "free 2.4, page cache 116 GiB"
-    ]
+    drawn = figure.figure.findobj(Text)
+    (low,) = [text for text in drawn if text.get_text() == "free 2.4, page cache 116 GiB"]
     assert to_hex(low.get_color(), keep_alpha=False) == style.VERMILLION.lower()
     calm = [t for t in figure.figure.findobj(Text) if t.get_text() == "free 120, page cache 4 GiB"]
     assert to_hex(calm[0].get_color()) != style.VERMILLION.lower()
@@ -382,7 +380,8 @@ def test_a_core_matrix_holds_both_directions_in_topology_order(machine, read):
     trials = core_latency_frame(values, cpus, blocks=1, noise=0.0)
     figure = matrix.core_matrix(trials, read(machine), groups=[[0, 1]])
     assert_publishable(figure)
-    grid_drawn = np.ma.filled(figure.figure.axes[0].collections[0].get_array().reshape(len(cpus), len(cpus)), np.nan)
+    drawn = figure.figure.axes[0].collections[0].get_array()
+    grid_drawn = np.ma.filled(drawn.reshape(len(cpus), len(cpus)), np.nan)
     assert grid_drawn.shape == (len(cpus), len(cpus))
     assert np.isnan(np.diag(grid_drawn)).all()
     assert np.isfinite(grid_drawn).sum() == len(cpus) * (len(cpus) - 1)

@@ -2,16 +2,12 @@
 
 from dataclasses import replace
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 from matplotlib.text import Text
 
-import frames
 import mysql_frames
 from frames import Cell, measurements
-from numalab.agent.contract import Instance
 from numalab.agent.contract import Instance
 from numalab.agent.errors import Fault
 from numalab.show import article
@@ -133,7 +129,8 @@ def test_instances_stand_side_by_side_from_zero():
         instance_rows((0.05, 0.04, 0.14), "1", "ipc", source="perf"),
     ])  # fmt: skip
     figure = instances.instances(rows, ["cpu_per_query", "ipc", "absent"], {"unbound": "ranges"})
-    assert len(figure.figure.axes) == 2 and all(axes.get_xlim()[0] == 0 for axes in figure.figure.axes)
+    assert len(figure.figure.axes) == 2
+    assert all(axes.get_xlim()[0] == 0 for axes in figure.figure.axes)
     assert {"CPU per query", "IPC", "ranges", "instance 3"} <= set(texts(figure))
     assert len(offsets(figure, "trials")) == 2 * 3 * 6
     assert_publishable(figure)

@@ -149,7 +149,7 @@ class Section:
         hosts = frame["host"].unique(maintain_order=True)
         names = [self.chosen.named(host) for host in self.chosen.hosts() if host in hosts]
         made = [{"case": case, **{n: of.get(n) for n in names}} for case, of in rows.items()]
-        return Text(f"{tables.of_rows(made)}\n{badge.line(self._runs())}")
+        return Text(f"{tables.of_rows(made, marked=names)}\n{badge.line(self._runs())}")
 
     def recommendation(self) -> Text:
         """As of `View`."""

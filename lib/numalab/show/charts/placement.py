@@ -206,7 +206,7 @@ def levels(
         style.title(figure, "Page cache and free memory while new memory is touched")
         style.foot(
             figure,
-            [Line2D([], [], color=colour, linestyle="--" if dash else "-",
+            [Line2D([], [], color=colour, linestyle=":" if dash else "-",
                     label=f"{what.replace('_', ' ')}, {whose}")
              for whose, colour in colours.items() for what, dash in dashes.items()],
         )  # fmt: skip
