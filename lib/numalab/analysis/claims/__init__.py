@@ -28,7 +28,6 @@ from .base import (
     Judged,
     Strict,
     Untestable,
-    split,
 )
 from .beside import Beside
 from .follows import Follows
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMS", "INCONCLUSIVE", "NOT_TESTABLE", "REFUTED", "SUPPORTED", "Claim", "Verdict",
-    "bindings_named", "judge", "judge_all", "load", "markdown",
+    "judge", "judge_all", "load", "markdown",
 ]  # fmt: skip
 
 FORMS: tuple[type[Form], ...] = (Setting, Groups, Ratio, Among, Follows, Beside, OwnValue)
@@ -111,12 +110,6 @@ def _form(given: Any, claim: object) -> type[Form]:
     if not isinstance(given, Mapping):
         raise Fault(f"claim {claim}: holds_if: this is no predicate: {given!r}", _HINT)
     return next((form for form in FORMS if any(key in given for key in form.keys)), Ratio)
-
-
-def bindings_named(claims: Iterable[Claim | Mapping[str, Any]]) -> list[str]:
-    """Return the bindings that claims name, each once: what a plan has to resolve for them."""
-    names = (name for claim in load(claims) for one in claim.holds_if for name in one.names())
-    return list(dict.fromkeys(split(name)[0] for name in names))
 
 
 def judge_all(

@@ -34,10 +34,6 @@ class Among(Margin):
     pairs: Literal["every", "worst"] = "every"
     points: list[str] | None = None
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of cells that the predicate uses."""
-        return (self.among,)
-
     def judged(self, run: Run, others: Sequence[Run]) -> Judged:
         """Return what a run says; or Untestable."""
         cells = cells_named(self.among, run)

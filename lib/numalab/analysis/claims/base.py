@@ -58,10 +58,6 @@ class Form(Strict, ABC):
     def judged(self, run: Run, others: Sequence[Run]) -> Judged:
         """Return what a run says; ``others`` are runs of the same experiment. Or Untestable."""
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of cells that the predicate uses."""
-        return ()
-
 
 # ---------------------------------------------------------------- cells
 

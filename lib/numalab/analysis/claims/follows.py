@@ -42,10 +42,6 @@ class Follows(Form):
     follows: str
     cells: list[str] | None = None
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of cells that the predicate uses."""
-        return tuple(self.cells or ())
-
     def judged(self, run: Run, others: Sequence[Run]) -> Judged:
         """Return what a run says; or Untestable."""
         named = [cell for name in self.cells or () for cell in cells_named(name, run)]

@@ -60,10 +60,6 @@ class OwnValue(Form):
             raise ValueError("between is [lower, higher]")
         return self
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of cells that the predicate uses."""
-        return (self.cell,)
-
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest value that hold; infinite where there is no bound."""

@@ -46,11 +46,6 @@ class Ratio(Margin):
     relative_to: Reference | None = None
     better: Literal["higher", "lower"] | None = None
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of cells that the predicate uses."""
-        more = (self.relative_to.cell, self.relative_to.against) if self.relative_to else ()
-        return (self.cell, self.against, *more)
-
     def judged(self, run: Run, others: Sequence[Run]) -> Judged:
         """Return what a run says; or Untestable."""
         pairs = self._pairs(run, self.cell, self.against)
