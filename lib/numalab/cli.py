@@ -209,8 +209,9 @@ def plan(
     wanted: Wanted,
 ) -> None:
     """Show what a run would do here: cells, bindings, skipped ones and why, trials, duration."""
-    from numalab import launch
+    from numalab import launch, runs
     from numalab.agent.plan import show
+    from numalab.analysis import judge
 
     if experiment is None:
         raise Fault("name an experiment", "numalab list shows them")
@@ -223,6 +224,9 @@ def plan(
         _print_json(made)
     else:
         _print(show.text(made, _width()))
+        foreseen = judge.foresee(made, runs.newest(request.host))
+        if foreseen:
+            _print("\n".join(["this run can see:", *map(str, foreseen)]))
 
 
 @app.command()
