@@ -3,16 +3,18 @@
 import ast
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
 from numalab import check, datapackage, home
 from numalab.agent.errors import Fault
-from numalab.show import view
+from numalab.pages import execute
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -52,12 +54,27 @@ def test_a_committed_page_holds_no_time_and_no_path_of_the_machine_that_made_it(
     assert str(REPOSITORY) not in text and str(Path.home()) + "/" not in text
 
 
-def test_the_article_shows_committed_runs_and_carries_their_notebooks():
+def test_the_article_shows_committed_runs():
     runs = _parameters(ARTICLE)["runs"]
     assert runs and all((REPOSITORY / run / "manifest.json").is_file() for run in runs)
-    for path in NOTEBOOKS:
-        copy = REPOSITORY / "report" / "notebooks" / path.name
-        assert copy.read_bytes() == path.read_bytes(), "make notebooks copies it"
+
+
+def test_quarto_finds_the_notebooks_beside_the_article_without_a_copy_under_git(tmp_path):
+    """What Quarto does before it renders is done in a clone's layout: it does not follow links."""
+    settings = yaml.safe_load((REPOSITORY / "report" / "_quarto.yml").read_text())
+    shutil.copytree(REPOSITORY / "notebooks", tmp_path / "notebooks")
+    shutil.copytree(
+        REPOSITORY / "report", tmp_path / "report", ignore=shutil.ignore_patterns("notebooks")
+    )
+    for _ in range(2):  # rendered again over what the first time left
+        subprocess.run(
+            shlex.split(settings["project"]["pre-render"]), cwd=tmp_path / "report", check=True
+        )
+    found = tmp_path / "report" / "notebooks"
+    assert not found.is_symlink()
+    assert sorted(path.name for path in found.glob("*.ipynb")) == [one.name for one in NOTEBOOKS]
+    ignored = (REPOSITORY / "report" / ".gitignore").read_text().split()
+    assert "/notebooks/" in ignored
 
 
 @pytest.mark.parametrize("run", PUBLISHED, ids=lambda run: f"{run.parent.name}-{run.name}")
@@ -106,14 +123,14 @@ def test_the_descriptor_describes_the_tables(tmp_path):
 
 def test_an_unknown_parameter_is_an_error_not_a_warning(tmp_path):
     with pytest.raises(Fault, match="no parameter prfile.*source, host, profile, bindings"):
-        view.run_notebook(NOTEBOOKS[0], tmp_path / "out.ipynb", {"prfile": "smoke"})
+        execute.run_notebook(NOTEBOOKS[0], tmp_path / "out.ipynb", {"prfile": "smoke"})
     assert not (tmp_path / "out.ipynb").exists()
 
 
 def test_a_run_of_another_experiment_is_refused_by_the_notebook(tmp_path):
     other = next(run for run in PUBLISHED if run.name.endswith("-host"))
     with pytest.raises(Fault, match="is a run of host, not of stream"):
-        view.run_notebook(
+        execute.run_notebook(
             REPOSITORY / "notebooks" / "stream.ipynb",
             tmp_path / "out.ipynb",
             {"source": home.root().joinpath(other).as_posix()},

@@ -76,6 +76,7 @@ def assemble(picked: Sequence[runs.Run], folder: Path) -> None:
         shutil.copyfile(execute.executed(run), folder / name)
         books.append({"notebook": name, "title": f"{render.title(folder / name)} ({host})"})
     settings = yaml.safe_load((source / SETTINGS).read_text(encoding="utf-8"))
+    settings["project"].pop("pre-render", None)  # its notebooks are there
     settings["manuscript"]["notebooks"] = books
     (folder / SETTINGS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     execute.run_notebook(
