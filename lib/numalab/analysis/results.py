@@ -27,6 +27,7 @@ _DECISIONS = {
 }
 _DRIFTED_CONTROL = "A/A control: the run drifted"
 
+_MOST_POINTS = 12  # the hundreds of pairs of cores are for the picture
 _MOST_ALIKE = 4  # warnings of one kind about one metric; more are counted
 
 
@@ -201,7 +202,7 @@ def terminal(run: Run) -> str:
     parts = []
     for metric in run.measures:
         at = points(run, metric)
-        if len(at) <= 12:  # the hundreds of pairs of cores are for the picture
+        if len(at) <= _MOST_POINTS:
             parts += [_terminal_table(run, metric, point) for point in at]
     return "\n\n".join(part for part in parts if part)
 
@@ -462,6 +463,7 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
     parts = [
         f"- A/A control, {title(metric, point)}: {_control_words(control)}"
         for metric in metrics
+        if len(points(run, metric)) <= _MOST_POINTS
         for point in points(run, metric)
         for control in judge.of(run.measurements, run.plan, metric, point).controls.values()
         if control.n >= BLOCKS_NEEDED
