@@ -19,8 +19,6 @@ from numalab.show.charts import matrix, placement, style
 from numalab.show.chosen import Chosen, listed
 from numalab.show.view import Shown, Text, View, better, worded
 
-Pair = tuple[Run, Shown]
-
 
 class Section:
     """An experiment as an article shows it."""

@@ -42,30 +42,19 @@ SKY, PURPLE, BLACK = "#56B4E9", "#CC79A7", "#000000"
 GREY, PALE, INK, FAINT = "#7F7F7F", "#E8E8E8", "#222222", "#555555"
 OWN = "#EAF3F8"  # behind what is of this study
 
-PALETTE: dict[str, str] = {
-    "local": BLUE,
-    "remote": VERMILLION,
-    "interleave": GREEN,
-    "unbound": BLACK,
-    "preferred": SKY,
-    "cpus-only": ORANGE,
-    "cores": PURPLE,
-    "control": GREY,
-}
-MARKERS: dict[str, str] = {
-    "local": "o",
-    "remote": "s",
-    "interleave": "D",
-    "unbound": "^",
-    "preferred": "v",
-    "cpus-only": "P",
-    "cores": "h",
-    "control": "p",
-}
+_LOOKS = {
+    "local": (BLUE, "o"), "remote": (VERMILLION, "s"), "interleave": (GREEN, "D"),
+    "unbound": (BLACK, "^"), "preferred": (SKY, "v"), "cpus-only": (ORANGE, "P"),
+    "cores": (PURPLE, "h"), "control": (GREY, "p"),
+}  # fmt: skip
+PALETTE = {family: colour for family, (colour, _) in _LOOKS.items()}
+MARKERS = {family: marker for family, (_, marker) in _LOOKS.items()}
 # Series that are not bindings (nodes, for instance) take these in turn.
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 CYCLE_MARKERS = ("o", "s", "D", "h", "P", "v", "^", "p")
 
+_TICKS = {"labelsize": SMALL, "color": FAINT, "labelcolor": INK, "major.width": 0.6,
+          "major.size": 3}  # fmt: skip
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every host draws the same
     "font.size": BASE,
@@ -78,19 +67,9 @@ RC: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "axes.grid": False,
     "grid.color": "#D9D9D9",
     "grid.linewidth": 0.5,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
+    **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
     "legend.fontsize": SMALL,
     "legend.frameon": False,
     "legend.handletextpad": 0.5,
@@ -99,9 +78,8 @@ RC: dict[str, Any] = {
     "hatch.linewidth": 0.5,
     "hatch.color": "#A8A8A8",
     "text.color": INK,
+    "text.hinting": "no_hinting",  # a text is as wide at any resolution
     "text.parse_math": False,  # a dollar sign in a label is a dollar sign
-    "figure.dpi": 144,
-    "figure.facecolor": "white",
     "savefig.dpi": 200,
     "svg.hashsalt": "numalab",  # element ids follow the content, not a random number
     "svg.fonttype": "path",  # the reader needs no font
@@ -134,7 +112,7 @@ class Picture:
             figure = Figure(figsize=(self.width, self.height))
             if not self.freehand:
                 figure.set_layout_engine(
-                    "constrained", w_pad=0.05, h_pad=0.05, hspace=0.03, wspace=0.02
+                    "constrained", w_pad=0.07, h_pad=0.05, hspace=0.03, wspace=0.02
                 )
             self.paint_on(figure)
             engine = figure.get_layout_engine()
@@ -235,11 +213,11 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     return TextPath((0, 0), text, size=size, prop=font).get_extents().xmax / 72
 
 
-def fitted(text: str, size: float, room: float) -> str:
+def fitted(text: str, size: float, room: float, weight: str = "normal") -> str:
     """Return a text cut to a width in inches at a size in points, with an ellipsis if it was."""
-    if text_width(text, size) <= room:
+    if text_width(text, size, weight) <= room:
         return text
-    while text and text_width(text + "…", size) > room:
+    while text and text_width(text + "…", size, weight) > room:
         text = text[:-1].rstrip(" ,")
     return text + "…"
 

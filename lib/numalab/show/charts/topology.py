@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from numalab.agent import cpulist
-from numalab.agent.contract import Cpu, Host, Node
+from numalab.agent.contract import Cache, Cpu, Host, Node
+from numalab.agent.words import units
 
 from .. import escape
 from . import matrix, style
@@ -241,14 +242,7 @@ def _groups(node: Node, topology: Host, detailed: bool, merged: bool) -> list[_G
         cores.setdefault(_core_key(cpu), []).append(cpu)
     groups = []
     for (package, l3), cores in by_group.items():
-        label = "no shared L3 known"
-        if l3 is not None:
-            cache = topology.caches[l3]
-            size = cache.size_bytes
-            label = "L3" + (f" {size / 2**20:.4g} MiB" if size else ", size unknown")
-            outside = set(cpulist.parse(cache.cpus)) - {cpu.number for cpu in mine}
-            if outside:
-                label += ", shared with other nodes"
+        label = "no shared L3 known" if l3 is None else _cache(topology.caches[l3], mine)
         if package is not None:
             label = f"package {package} · {label}"
         groups.append(_Group(label, list(cores.values())))
@@ -259,21 +253,30 @@ def _groups(node: Node, topology: Host, detailed: bool, merged: bool) -> list[_G
         groups = [_Group(label, [core for group in groups for core in group.cores])]
         detailed = False
     if not detailed:
-        for group in groups:
-            cpus = [cpu.number for core in group.cores for cpu in core]
-            count = f"{len(group.cores)} core" + ("s" if len(group.cores) > 1 else "")
-            if len(cpus) > len(group.cores):
-                count += f", {len(cpus)} threads"
-            group.lines = [count, *_wrapped_list("CPUs ", cpus)]
-            closed = [
-                cpu.number
-                for core in group.cores
-                for cpu in core
-                if not (cpu.online and cpu.allowed)
-            ]
-            if closed:
-                group.lines += _wrapped_list("not usable: ", closed)
+        _count_cores(groups)
     return groups
+
+
+def _cache(cache: Cache, cpus: Sequence[Cpu]) -> str:
+    """A shared cache in words: its size, and whether CPUs of other nodes share it."""
+    size = f" {cache.size_bytes / 2**20:.4g} MiB" if cache.size_bytes else ", size unknown"
+    outside = set(cpulist.parse(cache.cpus)) - {cpu.number for cpu in cpus}
+    return f"L3{size}{', shared with other nodes' if outside else ''}"
+
+
+def _count_cores(groups: Sequence[_Group]) -> None:
+    """Say in words what is too much to be drawn."""
+    for group in groups:
+        cpus = [cpu.number for core in group.cores for cpu in core]
+        count = units.count(len(group.cores), "core")
+        if len(cpus) > len(group.cores):
+            count += f", {units.count(len(cpus), 'thread')}"
+        group.lines = [count, *_wrapped_list("CPUs ", cpus)]
+        closed = [
+            cpu.number for core in group.cores for cpu in core if not (cpu.online and cpu.allowed)
+        ]
+        if closed:
+            group.lines += _wrapped_list("not usable: ", closed)
 
 
 def _wrapped_list(before: str, cpus: Sequence[int]) -> list[str]:
@@ -358,11 +361,9 @@ def _memory_bar(
     length = width * memory / largest
     free, cache = node.free_bytes, node.page_cache_bytes
     word = "free"
-    holders = [other for other in topology.nodes if other.memory_bytes != 0]
-    if len(holders) == 1 and topology.available_bytes is not None:
-        # One node holds it all: MemAvailable is the better word (it counts what can be dropped).
+    if _one_holder(topology):
         word, cache = "available", None
-        free = min(memory, topology.available_bytes)
+        free = min(memory, topology.available_bytes or 0)
     parts = [] if free is None else [(memory - free - (cache or 0), style.BLUE), (cache, style.SKY)]
     at = x
     for amount, colour in parts:
@@ -421,44 +422,42 @@ def _cell_size(topology: Host) -> float:
     return 0.27 if len(topology.nodes) <= 8 else 0.19
 
 
-def _remarks(topology: Host, room: float) -> list[str]:
-    lines = []
-    away = _devices(None, topology, room)
-    if away:
-        lines += ["PCI devices without a node:", *away]
-    return lines
+def _remarks(topology: Host) -> list[str]:
+    away = _devices(None, topology, 2.4)
+    return ["PCI devices without a node:", *away] if away else []
 
 
 def _footer_height(topology: Host) -> float:
-    matrix = 0.42 + _cell_size(topology) * len(topology.nodes)
-    if len(topology.nodes) < 2:
-        matrix = 0.3
-    legend = 0.2 + 0.17 * len(_legend(topology)) + _LINE * len(_remarks(topology, 2.4))
-    return max(matrix, legend) + 0.04
+    many = len(topology.nodes)
+    square = 0.42 + _cell_size(topology) * many if many > 1 else 0.3
+    return max(square, 0.24 + 0.17 * len(_key(topology)) + _LINE * len(_remarks(topology)))
 
 
-def _legend(topology: Host) -> list[tuple[str, dict[str, Any]]]:
-    """The entries of the key: text, and how its patch is drawn."""
-    entries: list[tuple[str, dict[str, Any]]] = []
+def _key(topology: Host) -> list[Patch]:
+    """The key of the memory bars and of what is hatched."""
+    shown: dict[str, dict[str, Any]] = {}
     if any(node.memory_bytes for node in topology.nodes):
-        entries.append(("memory in use", {"facecolor": style.BLUE}))
-        holders = [node for node in topology.nodes if node.memory_bytes != 0]
-        if len(holders) > 1 or topology.available_bytes is None:
-            entries.append(("page cache", {"facecolor": style.SKY}))
-            entries.append(("free", {"facecolor": "white"}))
+        shown["memory in use"] = {"facecolor": style.BLUE}
+        if _one_holder(topology):
+            shown["available"] = {"facecolor": "white"}
         else:
-            entries.append(("available", {"facecolor": "white"}))
-    offline = [cpu for cpu in topology.cpus if not cpu.online]
+            shown |= {"page cache": {"facecolor": style.SKY}, "free": {"facecolor": "white"}}
+    offline = cpulist.format(cpu.number for cpu in topology.cpus if not cpu.online)
     if offline:
-        cpus = cpulist.format(cpu.number for cpu in offline)
-        entries.append((f"offline: CPUs {cpus}", {"facecolor": style.PALE, "hatch": _OFFLINE}))
-    if any(cpu.online and not cpu.allowed for cpu in topology.cpus) or any(
-        not node.allowed_memory for node in topology.nodes
+        shown[f"offline: CPUs {offline}"] = {"facecolor": style.PALE, "hatch": _OFFLINE}
+    if not all(cpu.allowed or not cpu.online for cpu in topology.cpus) or not all(
+        node.allowed_memory for node in topology.nodes
     ):
-        entries.append(
-            ("not allowed in this cpuset", {"facecolor": style.PALE, "hatch": _FORBIDDEN})
-        )
-    return entries
+        shown["not allowed in this cpuset"] = {"facecolor": style.PALE, "hatch": _FORBIDDEN}
+    return [
+        Patch(label=label, edgecolor=style.INK, linewidth=0.5, **look)
+        for label, look in shown.items()
+    ]
+
+
+def _one_holder(topology: Host) -> bool:
+    """Whether one node holds all memory, so that MemAvailable is the better word for its rest."""
+    return topology.one_visible_node and topology.available_bytes is not None
 
 
 def _draw_footer(axes: Axes, topology: Host, y: float) -> None:
@@ -484,35 +483,27 @@ def _draw_footer(axes: Axes, topology: Host, y: float) -> None:
         inset.xaxis.tick_top()
         inset.tick_params(length=0, pad=1, labelsize=style.SMALL if cell > 0.22 else style.TINY)
     x = max(left + cell * many + 0.35, 3.3)
-    at = y + 0.06
-    for words, look in _legend(topology):
-        axes.add_patch(
-            Rectangle((x, at - 0.05), 0.2, 0.1, edgecolor=style.INK, linewidth=0.5, **look)
-        )
-        _text(axes, x + 0.28, at, words, style.SMALL, room=style.WIDTH - _MARGIN - x - 0.28)
-        at += 0.17
-    for line in _remarks(topology, style.WIDTH - _MARGIN - x):
-        _text(axes, x, at + 0.02, line, style.TINY, color=style.FAINT)
-        at += _LINE
+    key = axes.legend(
+        handles=_key(topology), loc="upper left", borderaxespad=0, borderpad=0,
+        bbox_to_anchor=(x, y), bbox_transform=axes.transData,
+    )  # fmt: skip
+    for place, line in enumerate(_remarks(topology)):
+        at = y + 0.12 + 0.17 * len(key.get_texts()) + _LINE * place
+        _text(axes, x, at, line, style.TINY, color=style.FAINT)
 
 
 def _counts(topology: Host) -> str:
-    words = []
-    for key, one, many in (
-        ("packages", "package", "packages"),
-        ("nodes", "NUMA node", "NUMA nodes"),
-        ("cores", "core", "cores"),
-        ("threads", "hardware thread", "hardware threads"),
-    ):
-        count = len(topology.nodes) if key == "nodes" else getattr(topology, key)
-        if count is not None:
-            words.append(f"{count} {one if count == 1 else many}")
-    known = [node.memory_bytes for node in topology.nodes]
-    if known and None not in known:
+    counts = {
+        "package": topology.packages,
+        "NUMA node": len(topology.nodes),
+        "core": topology.cores,
+        "hardware thread": topology.threads,
+    }
+    words = [units.count(number, noun) for noun, number in counts.items() if number is not None]
+    known = [node.memory_bytes for node in topology.nodes if node.memory_bytes is not None]
+    if known and len(known) == len(topology.nodes):
         words.append(f"{_gib(sum(known))} GiB of memory")
-    if topology.arch:
-        words.append(topology.arch)
-    return " · ".join(words)
+    return " · ".join([*words, *([topology.arch] if topology.arch else [])])
 
 
 def _gib(size: float) -> str:
@@ -537,9 +528,7 @@ def _text(
 ) -> Any:  # fmt: skip
     """Write a line centred on ``y``; one that is wider than ``room`` is cut with an ellipsis."""
     text = escape.line(text)
-    if room is not None and style.text_width(text, size, weight) > room:
-        while text and style.text_width(text + "…", size, weight) > room:
-            text = text[:-1]
-        text += "…"
+    if room is not None:
+        text = style.fitted(text, size, room, weight)
     return axes.text(x, y, text, fontsize=size, ha=align, va="center_baseline", color=color,
                      fontweight=weight, fontstyle=slant)  # fmt: skip
