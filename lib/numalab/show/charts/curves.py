@@ -133,19 +133,24 @@ def against(
             axes.annotate(word, (place, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
                           textcoords="offset points", fontsize=style.TINY, color=style.FAINT,
                           va="top")  # fmt: skip
-        if log and places[0] > 0:
-            axes.set_xscale("log", base=2)
-        else:
-            axes.set_xlim(0, places[-1] * 1.05)
-        ticks = places if log else _apart(places)
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.xaxis.minorticks_off()
+        _numbers(axes, places, log=log)
         _from_zero(axes, xlabel, f"{tables.plain(metric)} ({unit})")
         style.title(figure, f"{style.words(metric)} against the {xlabel}")
         style.beside(axes, entries)
         style.foot(figure, note=style.few(blocks))
 
     return style.Picture(3.5, paint)
+
+
+def _numbers(axes: Axes, places: Sequence[float], *, log: bool) -> None:
+    """Make the measured numbers the ticks of the x axis, as far as they do not touch."""
+    if log and places[0] > 0:
+        axes.set_xscale("log", base=2)
+    else:
+        axes.set_xlim(0, places[-1] * 1.05)
+    ticks = places if log else _apart(places)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.xaxis.minorticks_off()
 
 
 def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
