@@ -128,11 +128,7 @@ def against(
             slope = max(least["mean"] / least["at"])
             axes.plot([0, places[-1]], [0, slope * places[-1]], gid="ideal", **_DASHED)
             entries.append(Line2D([], [], label="ideal: as from the least number", **_DASHED))
-        for place, word in marks:
-            axes.axvline(place, zorder=1, **_DASHED)
-            axes.annotate(word, (place, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
-                          textcoords="offset points", fontsize=style.TINY, color=style.FAINT,
-                          va="top")  # fmt: skip
+        _upright(axes, marks)
         _numbers(axes, places, log=log)
         _from_zero(axes, xlabel, f"{tables.plain(metric)} ({unit})")
         style.title(figure, f"{style.words(metric)} against the {xlabel}")
@@ -140,6 +136,14 @@ def against(
         style.foot(figure, note=style.few(blocks))
 
     return style.Picture(3.5, paint)
+
+
+def _upright(axes: Axes, marks: Sequence[tuple[float, str]]) -> None:
+    for place, word in marks:
+        axes.axvline(place, zorder=1, **_DASHED)
+        axes.annotate(word, (place, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
+                      textcoords="offset points", fontsize=style.TINY, color=style.FAINT,
+                      va="top")  # fmt: skip
 
 
 def _numbers(axes: Axes, places: Sequence[float], *, log: bool) -> None:
