@@ -131,9 +131,14 @@ def test_what_was_measured_is_there_with_units_and_grades(measured):
     for experiment in EXPERIMENTS:
         run = runs.load(_run(measured, experiment))
         for metric, measure in run.measures.items():
-            rows = run.tool_rows(metric).filter(pl.col("value").is_not_null())
-            assert rows.height > 0, f"{experiment} has no {metric}"
-            assert set(rows["unit"]) == {measure.unit}
+            every = run.tool_rows(metric)
+            rows = every.filter(pl.col("value").is_not_null())
+            # The probe gives up a pair of threads that a loaded machine does not let run at once.
+            prevented = every.height and set(every["reason"]) == {"tool-said"}
+            assert rows.height > 0 or (experiment == "core-to-core" and prevented), (
+                f"{experiment} has no {metric}"
+            )
+            assert set(every["unit"]) == {measure.unit}
             assert set(rows["grade"]) <= {"verified", "unverified"}
 
 
