@@ -474,7 +474,7 @@ def test_why_nothing_can_be_measured_is_said_once():
 @pytest.mark.parametrize("cells", [0, 1, 7])
 def test_more_trials_than_a_run_can_hold_are_refused_at_once(cells):
     some = [fake_tool.cell(n, "handshake", "0") for n in range(cells)]
-    with pytest.raises(Fault, match="1,000,000,000 blocks .* more than 100,000 trials.*at most"):
+    with pytest.raises(Fault, match="1,000,000,000 blocks .* more than 16,000 trials.*at most"):
         order.trial_order(some, 1_000_000_000, 1)
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,13 @@ from numalab.agent.host import state
 from numalab.agent.plan import make as planning
 from numalab.agent.trial import proof as placement
 from numalab.agent.trial import settings
+from numalab.show import escape
 
 DOUBTS = ("below-four-caches", "not-validated")  # a tool's own rule was not kept
 SHOWN = 12  # rows of one table named before "and N more"
+MOST_FOUND, LONGEST = 200, 600  # findings of a kind before "there is more"; characters of one
+MOST_BYTES = 4 << 30  # of the files of a run
+MOST_LOOKS = 1000  # at the placement of one trial
 UNLISTED = (*store.SEALED, store.SUMS)  # not in the manifest's hashes, or only in part
 
 
@@ -65,14 +69,15 @@ class Result:
         }
 
     def text(self) -> str:
-        """Return the result as lines for the terminal."""
-        lines = [f"✗ {fault}" for fault in self.faults]
-        lines += [f"⚠ {warning}" for warning in self.warnings]
+        """Return the result for the terminal: one line for each finding, whatever is in it."""
+        lines = [f"✗ {escape.line(fault)}" for fault in self.faults]
+        lines += [f"⚠ {escape.line(warning)}" for warning in self.warnings]
         if self.faults:
             many = "fault" if len(self.faults) == 1 else "faults"
             lines.append(f"{len(self.faults)} {many}. This run must not be published.")
         else:
-            lines.append(f"✓ {self.folder}: {self.trials} trials, every number follows from raw/")
+            where = escape.line(self.folder)
+            lines.append(f"✓ {where}: {self.trials} trials, every number follows from raw/")
         return "\n".join(lines)
 
 
@@ -86,27 +91,40 @@ def check(folder: Path) -> Result:
             find(result)
         except Fault as fault:
             result.faults.append(str(fault))
+        except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+            kind = type(error).__name__
+            result.faults.append(f"{folder}: what it says cannot be ({kind}: {str(error)[:80]})")
     result.faults = list(dict.fromkeys(result.faults))
     return result
+
+
+def _note(found: list[str], more: Iterable[str]) -> None:
+    """Add findings to others, long ones cut; Fault where there are too many to be read."""
+    for one in more:
+        if len(found) >= MOST_FOUND:
+            raise Fault(f"there is more: after {MOST_FOUND} findings no others are looked for")
+        found.append(one if len(one) <= LONGEST else f"{one[:LONGEST]}…")
 
 
 def _contents(result: Result) -> None:
     run = runs.load(result.folder)
     result.trials = len(run.trials)
-    result.faults += _order(run)
-    result.faults += _cases(run)
+    store.check_size(run)
+    _note(result.faults, _order(run))
+    _note(result.faults, _cases(run))
     for trial in run.trials:
         cell = run.cells[trial.cell]
-        result.faults += _grade(run, trial, cell)
-        result.faults += _settings(run, trial, cell)
+        with store.understood(run.folder, trial.trial):
+            _note(result.faults, _grade(run, trial, cell))
+        _note(result.faults, _settings(run, trial, cell))
     if run.host.emulated and run.evidence == MEASURED:
         result.faults.append("manifest.json: an emulated host's figures are called measured")
     if run.own_experiment:
         run.experiment  # Fault where the file is none  # noqa: B018
-    result.faults += _tables(run)
-    result.faults += _implausible(run.measurements)
-    result.warnings += _rules(run)
-    result.warnings += _suspicious(run)
+    _note(result.faults, _tables(run))
+    _note(result.faults, _implausible(run.measurements))
+    _note(result.warnings, _rules(run))
+    _note(result.warnings, _suspicious(run))
 
 
 # --- hashes ---------------------------------------------------------------------------------------
@@ -116,19 +134,30 @@ def _files(result: Result) -> None:
     """Hold every file against its hash: raw/ and the host's files, then what the run added."""
     folder, faults = result.folder, result.faults
     runs.check_folder(folder)
-    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    entries = [one for part in ("", "raw") for one in _entries(folder / part)]
+    for one in entries:
+        if one.is_dir() and one != folder / "raw":
+            _note(faults, [f"{one.relative_to(folder)}: a run has no such folder"])
+    files = [one for one in entries if not one.is_dir()]
+    if sum(one.stat().st_size for one in files) > MOST_BYTES:
+        raise Fault(f"{folder}: its files have more than {MOST_BYTES} bytes", "is it a run?")
+    present = {one.relative_to(folder).as_posix() for one in files}
     listed = dict(runs.read_manifest(folder).sha256)
     for name in ("host.json", "journal.ndjson"):
         if name in present and name not in listed:
             faults.append(f"{name}: manifest.json lists no sha256 of it")
-    faults += _differing(folder, listed, present, "manifest.json")
-    for name in sorted(present - set(listed) - set(UNLISTED)):
-        faults.append(f"{name}: not listed in manifest.json")
+    _note(faults, _differing(folder, listed, present, "manifest.json"))
+    strange = sorted(present - set(listed) - set(UNLISTED))
+    _note(faults, (f"{name}: not listed in manifest.json" for name in strange))
     sums = store.sums(folder)
     for name in sorted(present & set(store.SEALED) - set(sums)):
         faults.append(f"{name}: not listed in {store.SUMS}")
     tables = set(store.FILES)  # a changed table is named with the numbers that were changed
     faults += _differing(folder, {n: sums[n] for n in sums if n not in tables}, present, store.SUMS)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _differing(
@@ -187,7 +216,8 @@ def _grade(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
         return
     driver = drivers.driver(trial.tool.name)
     try:
-        driver.parse(store.read_raw(run.folder, trial.raw[driver.output]))
+        with untrusted.little_memory(run.folder):
+            driver.parse(store.read_raw(run.folder, trial.raw[driver.output]))
     except (ParseError, KeyError) as error:
         yield f"{where}: graded {trial.grade}, but its raw output does not parse: {error}"
     if trial.grade != VERIFIED or cell.expects.memory.proof == "none":
@@ -197,8 +227,8 @@ def _grade(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
         return
     recorded = store.read_json(run.folder, trial.raw["proof"])
     listed = recorded.get("proofs") if isinstance(recorded, dict) else None
-    if not isinstance(listed, list):
-        yield f"{where}: {trial.raw['placement']} holds no proofs"
+    if not isinstance(listed, list) or len(listed) > MOST_LOOKS:
+        yield f"{where}: {trial.raw['proof']} holds no proofs, or too many"
         return
     name = trial.raw["proof"]
     proofs = [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]

@@ -470,11 +470,12 @@ def parse(
         data = sys.stdin.buffer.read(untrusted.LARGEST_TEXT)
     else:
         data = untrusted.read_bytes(file.resolve().parent, file.name, untrusted.LARGEST_TEXT)
-    records = parser(data.decode("utf-8", errors="replace"))
-    if as_json:
-        _print_json(records)
-    else:
-        _print(listing.records(records, _width()))
+    with untrusted.little_memory(file):
+        records = parser(data.decode("utf-8", errors="replace"))
+        if as_json:
+            _print_json(records)
+        else:
+            _print(listing.records(records, _width()))
 
 
 @app.command(name="import")

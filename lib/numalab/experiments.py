@@ -160,7 +160,15 @@ def _named(value: Any) -> Iterator[str]:
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice: the last would silently win."""
+    """Refuses a key that stands twice (the last would silently win), and numbers without end."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number: int = super().construct_yaml_int(node)
+        if abs(number) >= 1 << 64:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a number is too large", node.start_mark
+            )
+        return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -174,6 +182,9 @@ class Loader(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 
 
 def names() -> list[str]:
@@ -211,6 +222,9 @@ def parse(text: str, name: str, where: Path) -> Experiment:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise Fault(f"{where}{line}: {problem}", "the file must be YAML") from None
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        # of YAML's own constructors: a number of 5,000 digits, the 13th month
+        raise Fault(f"{where}: a value cannot be read: {str(error)[:80]}", "quote it") from None
     if not isinstance(data, dict):
         raise Fault(f"{where} holds no mapping of keys", "see any file in experiments/")
     if "name" in data:

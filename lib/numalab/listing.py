@@ -7,6 +7,7 @@ from typing import Any
 
 from numalab import experiments, home
 from numalab.agent.errors import Fault
+from numalab.show import escape
 
 
 def experiment_rows() -> list[dict[str, Any]]:
@@ -80,4 +81,4 @@ def _shown(value: Any) -> str:
         return f"{value:g}" if abs(value) < 1e5 else f"{value:.1f}"
     if isinstance(value, (list, tuple)):
         return " ".join(_shown(item) for item in value)
-    return str(value)
+    return escape.line(value)

@@ -191,6 +191,7 @@ def load(path: str | Path) -> Run:
     if not folder.is_dir():
         raise Fault(f"{path} is not a run directory", "numalab list --runs shows the runs")
     check_folder(folder)
+    _check_weight(folder)
     manifest = read_manifest(folder)
     host = _read(HostRecord, folder, "host.json")
     trials = _journal(folder)
@@ -230,6 +231,20 @@ def check_folder(folder: Path) -> None:
                 raise Fault(f"{entry.path} is no regular file", "a run holds nothing else")
 
 
+def _check_weight(folder: Path) -> None:
+    """Raise Fault when the files of a run would fill the memory once they are read."""
+    total = 0
+    for name, largest in (
+        ("manifest.json", untrusted.LARGEST_JSON),
+        ("host.json", untrusted.LARGEST_JSON),
+        ("journal.ndjson", LARGEST_JOURNAL),
+    ):
+        if os.path.lexists(folder / name):
+            total += untrusted.weight(untrusted.read_bytes(folder, name, largest))
+    if total > untrusted.MOST_READ:
+        raise Fault(f"{folder} holds more than a run ever does", _FROM_A_COPY)
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the validator of a class of the contract: no key too many, no type but its own."""
@@ -248,6 +263,8 @@ def _read(kind: type[T], folder: Path, name: str) -> T:
 def validated(kind: type[T], text: bytes, where: str) -> T:
     """Return a JSON text as a class of the contract; Fault where it does not fit."""
     untrusted.check_json(text, where)
+    if untrusted.weight(text) > untrusted.MOST_READ:
+        raise Fault(f"{where} holds more values than are read", _FROM_A_COPY)
     try:
         value: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]
     except ValidationError as error:

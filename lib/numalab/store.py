@@ -77,7 +77,7 @@ EXPERIMENT = "experiment.yml"  # a user's own experiment file, kept with its run
 SUMS = "SHA256SUMS"
 SEALED = ("manifest.json", "host.json", "journal.ndjson", *FILES, NOTEBOOK, EXPERIMENT)
 MOST_ROWS = 1_500_000  # of one run: all pairs of 512 CPUs in ten blocks
-MOST_RAW_BYTES = 1 << 30  # of one run, unpacked
+MOST_RAW_BYTES = 128 << 20  # of one run, unpacked
 
 _ROW = ("source", "metric", "point", "x", "y", "value", "unit", "reason", "reason_fields")
 _SAMPLE = ("source", "t_s", "metric", "point", "value", "unit")
@@ -93,6 +93,35 @@ def read_json(folder: Path, name: str) -> Any:
     return untrusted.parse_json(untrusted.read_gzip(folder, name), folder / name)
 
 
+def check_size(run: Run) -> None:
+    """Raise Fault when the raw files that the trials of a run name are more than is ever measured.
+
+    One that many trials name counts each time: it is read as often.
+    """
+    sizes: dict[str, int] = {}
+    total = 0
+    for name in (name for trial in run.trials for name in trial.raw.values()):
+        if name not in sizes:
+            sizes[name] = len(untrusted.read_gzip(run.folder, name))
+        total += sizes[name]
+        if total > MOST_RAW_BYTES:
+            raise Fault(f"{run.folder} holds more than a run ever measures", "is it one?")
+
+
+@contextlib.contextmanager
+def understood(folder: Path, trial: int) -> Iterator[None]:
+    """Turn what reading JSON that is not what its tool writes may end in into a Fault."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        kind = type(error).__name__
+        raise Fault(
+            f"{folder}: the raw files of trial {trial} do not hold what their tool writes "
+            f"({kind}: {str(error)[:60]})",
+            "restore them from a copy",
+        ) from None
+
+
 def derive(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rebuild (measurements, samples) of a run from its journal and its raw files.
 
@@ -103,7 +132,7 @@ def derive(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
     for trial in run.trials:
         raw = _Raw(run, trial)
         unpacked += raw.unpacked
-        with raw.understood():
+        with understood(run.folder, trial.trial):
             for row in raw.rows():
                 rows.add(trial.trial, row, row.reason or trial.reason)
             for sample in raw.samples():
@@ -163,25 +192,16 @@ class _Raw:
             text = read_raw(run.folder, output)
             self.unpacked += len(text)
             # Where it fails the journal holds the reason: the same parser failed on the host.
-            with contextlib.suppress(ParseError), self.understood():
+            with (
+                contextlib.suppress(ParseError),
+                understood(run.folder, trial.trial),
+                untrusted.little_memory(run.folder / output),
+            ):
                 self.records = self.driver.parse(text)
         if collect is not None:
             packed = untrusted.read_gzip(run.folder, collect)
             self.unpacked += len(packed)
             self.collected = untrusted.parse_json(packed, run.folder / collect)
-
-    @contextlib.contextmanager
-    def understood(self) -> Iterator[None]:
-        """Turn what reading JSON that is not what its tool writes may end in into a Fault."""
-        try:
-            yield
-        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            kind = type(error).__name__
-            raise Fault(
-                f"{self.run.folder}: the raw files of trial {self.trial.trial} do not hold what "
-                f"their tool writes ({kind}: {str(error)[:60]})",
-                "restore them from a copy",
-            ) from None
 
     def rows(self) -> Iterator[Row]:
         if self.records:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import stat
 import zlib
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ LARGEST_TEXT = 32 * MIB  # a raw output, unpacked
 LARGEST_JSON = 32 * MIB
 LARGEST_YAML = MIB // 4
 MOST_VALUES = 1_500_000  # in one JSON text: each takes some 100 bytes once it is read
+MOST_PARSED = 256 * MIB  # of memory that the records of one text take
+MOST_READ = 160 * MIB  # of memory that a run's manifest, host and journal take once they are read
 DEEPEST = 32  # lists and mappings within each other
 MOST_YAML_NODES = 10_000  # as if every alias were written out
 
@@ -126,39 +129,77 @@ def read_gzip(folder: Path, name: str, largest: int = LARGEST_TEXT) -> bytes:
     return content
 
 
+@contextmanager
+def little_memory(where: object) -> Iterator[None]:
+    """Let this process take at most MOST_PARSED more memory inside the block; Fault for more.
+
+    For parsers of text: what they make of a few million short lines takes gigabytes.
+    """
+    size = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = (int(size[1]) << 10 if size else 0) + MOST_PARSED
+    if before != resource.RLIM_INFINITY:
+        most = min(most, before)
+    full = False
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    except MemoryError:
+        full = True  # what was made is let go before anything is said
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+    if full:
+        raise Fault(f"{where} holds more than fits into memory once it is read")
+
+
 def check_json(text: bytes, where: object) -> bytes:
     """Return a JSON text that is small and flat enough to be read; Fault for any other."""
     if len(text) > LARGEST_JSON:
         raise Fault(f"{where} has {len(text)} bytes of JSON, {LARGEST_JSON} are read", _AGAIN)
     if text.count(b",") > MOST_VALUES:
         raise Fault(f"{where} holds more than {MOST_VALUES} values", _AGAIN)
-    if _too_deep(text.replace(rb"\\", b"").replace(rb"\"", b"")):
-        raise Fault(
-            f"{where} cannot be read: its lists and mappings do not match, or stand more than "
-            f"{DEEPEST} deep in each other",
-            _AGAIN,
-        )
+    _check_plain(text.replace(rb"\\", b"").replace(rb"\"", b""), where)
     return text
+
+
+def weight(text: bytes) -> int:
+    """Return how much memory a JSON text takes as objects of the contract: about so many bytes.
+
+    An object takes some 420 whatever its text leaves out, any other value some 100.
+    """
+    return 420 * text.count(b"{") + 100 * text.count(b",") + len(text)
 
 
 _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def _too_deep(text: bytes) -> bool:
-    """Tell whether JSON without escaped quotes has unmatched brackets, or too many in each other.
+_ENDLESS = re.compile(rb"\d{26}")  # no float can hold one of 310 digits
+
+
+def _check_plain(text: bytes, where: object) -> None:
+    """Raise Fault when JSON without escaped quotes has unmatched or deep brackets, or huge numbers.
 
     It goes piece by piece: a list of all strings of a large text would take much memory.
     """
-    left, quoted = b"", False
+    left, quoted, end = b"", False, b""
     for start in range(0, len(text), _PIECE):
         parts = text[start : start + _PIECE].split(b'"')
-        left += b"".join(parts[quoted::2]).translate(None, _NO_BRACKET)
+        plain = end + b"".join(parts[quoted::2])
+        if _ENDLESS.search(plain):
+            raise Fault(f"{where} cannot be read: it holds a number of more than 25 digits", _AGAIN)
+        left += plain[len(end) :].translate(None, _NO_BRACKET)
+        end = plain[-25:]
         quoted ^= len(parts) % 2 == 0
         for _ in range(DEEPEST):
             left = left.replace(b"[]", b"").replace(b"{}", b"")
         if len(left) > DEEPEST:
-            return True
-    return bool(left)
+            break
+    if left:
+        raise Fault(
+            f"{where} cannot be read: its lists and mappings do not match, or stand more than "
+            f"{DEEPEST} deep in each other",
+            _AGAIN,
+        )
 
 
 def parse_json(text: bytes, where: object) -> Any:
@@ -178,7 +219,7 @@ def check_yaml(text: str, where: object) -> str:
         raise Fault(f"{where} has {len(text)} characters, {LARGEST_YAML} are the most")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, ArithmeticError):
         return text
     except RecursionError:
         raise Fault(f"{where} has lists or mappings too deep in each other") from None

@@ -11,8 +11,9 @@ from typing import Iterable, List, Set
 
 from .errors import Fault
 
-_PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+)/(\d+))?)?\Z")
-_HIGHEST = 1 << 20  # far above any kernel's NR_CPUS: a typing error must not fill the memory
+_N = r"(\d{1,9})"
+_PART = re.compile(rf"{_N}(?:-{_N}(?::{_N}/{_N})?)?\Z")
+_HIGHEST = 1 << 14  # above any kernel's NR_CPUS: a typing error must not fill the memory
 
 
 def parse(text: str) -> List[int]:
@@ -21,6 +22,7 @@ def parse(text: str) -> List[int]:
     Raises Fault when the text is not in list format.
     """
     numbers: Set[int] = set()
+    named = 0
     for part in text.strip().split(","):
         part = part.strip()
         if not part:
@@ -37,6 +39,9 @@ def parse(text: str) -> List[int]:
             raise Fault(
                 f"{part!r} in {text!r} is not a range of CPUs or nodes", "write it like 0-3,8"
             )
+        named += last - first + 1
+        if named > 2 * _HIGHEST:
+            raise Fault("a list of CPUs or nodes names more numbers than any host has")
         used, group = int(match.group(3) or 1), int(match.group(4) or 1)
         if not 0 < used <= group:
             raise Fault(f"{part!r} in {text!r} has an impossible stride", "write it like 0-31:2/4")

@@ -17,10 +17,12 @@ from numalab import untrusted
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 from numalab.fleet.record import read_host
+from numalab.show import escape
 
 _AGAIN = "give the same command again"
 _NOT_OURS = "what arrived is not of numalab"
 MOST_FILES, MOST_BYTES = 1_000_000, 16 << 30  # of one archive
+MOST_FOLDERS, DEEPEST = 1000, 4  # of one archive: RUN/raw/FILE is what there is
 MOST_MEMORY = 512 << 20  # of the process that takes an archive in
 
 
@@ -67,19 +69,25 @@ def _listed(incoming: Path) -> dict[str, str]:
 def _extract(archive: Path, target: Path) -> None:
     """Unpack plain files only, none outside of ``target``, and no more than a host measures."""
     count = total = 0
+    folders: set[PurePosixPath] = set()
     try:
         with tarfile.open(archive, "r:") as members:
             for member in members:
                 path = PurePosixPath(member.name)
-                if path.is_absolute() or ".." in path.parts:
-                    raise Fault(f"{archive} holds a file {member.name!r}", _NOT_OURS)
+                deep = len(path.parts) > DEEPEST
+                if path.is_absolute() or ".." in path.parts or "\0" in member.name or deep:
+                    raise Fault(f"{archive} holds a file {member.name[:80]!r}", _NOT_OURS)
+                folders.add(path if member.isdir() else path.parent)
+                if len(folders) > MOST_FOLDERS:
+                    raise Fault(f"{archive} holds more folders than a host makes", _NOT_OURS)
                 if member.isdir():
                     (target / path).mkdir(parents=True, exist_ok=True)
                     continue
                 if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
                     raise Fault(f"{archive}: {member.name!r} is no plain file", _NOT_OURS)
                 count, total = count + 1, total + member.size
-                if count > MOST_FILES or total > MOST_BYTES or member.size > untrusted.LARGEST_FILE:
+                fits = 0 <= member.size <= untrusted.LARGEST_FILE
+                if count > MOST_FILES or total > MOST_BYTES or not fits:
                     raise Fault(f"{archive} holds more than a host measures", _NOT_OURS)
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
                 source = members.extractfile(member)
@@ -87,7 +95,8 @@ def _extract(archive: Path, target: Path) -> None:
                 with open(target / path, "xb") as file:
                     shutil.copyfileobj(source, file)
                 members.members.clear()  # type: ignore[attr-defined]  # it keeps all it has seen
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
+        # The last two are tarfile's own on headers of no number, and on thousands in a row.
         raise Fault(f"what arrived is damaged: {error}", _AGAIN) from None
     except MemoryError:
         raise Fault(f"{archive} claims more than fits into memory", _NOT_OURS) from None
@@ -112,6 +121,9 @@ def _verify(folder: Path, name: str, host: str) -> None:
     for file in sorted(needed | set(sums)):
         if file not in sums or untrusted.sha256(folder, file) != sums[file]:
             raise Fault(f"{name}/{file} is missing or is not what the host wrote", _AGAIN)
+    there = {one.relative_to(folder).as_posix() for one in folder.rglob("*")}
+    for file in sorted(there - set(sums) - {"manifest.json", "raw"}):
+        raise Fault(f"{name} holds {file!r}, which its manifest does not name", _NOT_OURS)
 
 
 def _place(source: Path, target: Path) -> Path:
@@ -140,7 +152,7 @@ def main() -> int:
     try:
         accept(Path(record), Path(runs), host)
     except Fault as fault:
-        print(f"numalab: {fault}", file=sys.stderr)
+        print(escape.line(f"numalab: {fault}"), file=sys.stderr)
         return 2
     return 0
 

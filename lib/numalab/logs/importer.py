@@ -69,7 +69,8 @@ def import_logs(
             f"{len(labels)} cells are named for {len(measured)} measurements",
             "give --cell once per measurement, in the order of the files, or not at all",
         )
-    parsed = [drivers.driver(tool).parse(log.text) for log in measured]
+    with untrusted.little_memory("what is imported"):
+        parsed = [drivers.driver(tool).parse(log.text) for log in measured]
     machine = _host(shapes, note)
     folder = launch.new_run_directory(home.runs(), host, experiment)
     (folder / "raw").mkdir(parents=True)

@@ -13,7 +13,7 @@ from typing import Container, Iterator, List, Optional, Sequence, Tuple
 from ..contract import Cell, Plan, Trial
 from ..errors import Fault
 
-MOST_TRIALS = 100_000  # of one run: its files are read whole
+MOST_TRIALS = 16_000  # of one run: its files are read whole
 
 
 def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> Tuple[Trial, ...]:

@@ -53,7 +53,8 @@ def sentence(code: str, fields: Mapping[str, Any]) -> str:
         if callable(template):
             return template(fields)
         return _Formatter().vformat(template, (), fields)
-    except (LookupError, ValueError, TypeError, AttributeError):  # of damaged fields
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
+        # of damaged fields
         return code.replace("-", " ")
 
 
