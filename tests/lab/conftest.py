@@ -70,6 +70,12 @@ class Numalab:
         guests = json.loads(self("lab", "status", "--json"))
         return next((guest for guest in guests if guest["name"] == name), None)
 
+    def measuring(self, host):
+        """Return the status of what measures on a host once a trial has ended there, else None."""
+        said = self("lab", "ssh", host, "--", f"cat ~/.numalab/{host}/*/status.json || true")
+        status = json.loads(said) if said.startswith("{") else None
+        return status if status and status["jobs"][0]["last"] else None
+
     def run_of(self, host, experiment):
         """Return the one run directory of an experiment on a host."""
         (folder,) = (self.checkout / "runs" / host).glob(f"*-{experiment}")

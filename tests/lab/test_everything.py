@@ -84,7 +84,7 @@ def test_a_fleet_of_which_a_host_is_killed_completes_on_the_second_try(numalab, 
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        status = watching.wait_for(lambda: _measuring(numalab, TWO), first)
+        status = watching.wait_for(lambda: numalab.measuring(TWO), first)
         os.kill(numalab.guest(TWO)["pid"], signal.SIGKILL)
         code, said = watching.follow(first, numalab.watched)
     finally:
@@ -104,13 +104,6 @@ def test_a_fleet_of_which_a_host_is_killed_completes_on_the_second_try(numalab, 
     numalab("lab", "down", TWO)
     for folder in (one, two):
         assert (folder / "notebook.ipynb").is_file()
-
-
-def _measuring(numalab, host):
-    """What the host's own status file says as soon as a trial has ended, None before."""
-    said = numalab("lab", "ssh", host, "--", f"cat ~/.numalab/{host}/*/status.json || true")
-    status = json.loads(said) if said.startswith("{") else None
-    return status if status and status["jobs"][0]["last"] else None
 
 
 def test_an_interrupted_boot_leaves_no_process(numalab, checkout):

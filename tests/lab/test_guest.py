@@ -56,7 +56,7 @@ def test_a_run_whose_host_is_killed_completes_on_the_second_try(numalab, guest):
     """A fleet of one host: QEMU dies in the middle; booted again, the same run goes on."""
     run = (
         "run", "command", "--hosts", guest, "-p", "smoke", "-b", "local", "--blocks", "4",
-        "--no-collectors", "--", "sleep", "1",
+        "--no-collectors", "--", "sleep", "2",
     )  # fmt: skip
     numalab("lab", "ssh", guest, "--", "echo kept >/root/kept && sync /root/kept")
     before = numalab.guest(guest)
@@ -65,15 +65,12 @@ def test_a_run_whose_host_is_killed_completes_on_the_second_try(numalab, guest):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
-        journal = f"cat .numalab/{guest}/*/*/journal.ndjson 2>/dev/null | wc -l"
-        watching.wait_for(
-            lambda: int(numalab("lab", "ssh", guest, "--", journal).split()[-1]) >= 2, child
-        )
+        status = watching.wait_for(lambda: numalab.measuring(guest), child)
         os.kill(before["pid"], signal.SIGKILL)
-        status, said = watching.follow(child, numalab.watched)
+        code, said = watching.follow(child, numalab.watched)
     finally:
         watching.end(child)
-    assert status == 2, said
+    assert code == 2, said
     assert f"1 of 1 hosts failed: {guest}" in said
     assert not list((numalab.checkout / "runs" / guest).glob("*-command"))
     assert f"{guest}  not running: its QEMU is gone" in numalab("lab", "status")
@@ -84,6 +81,7 @@ def test_a_run_whose_host_is_killed_completes_on_the_second_try(numalab, guest):
     assert numalab("lab", "ssh", guest, "--", "cat", "/root/kept") == "kept\n"
     numalab(*run)
     folder = numalab.run_of(guest, "command")
+    assert folder.name == status["jobs"][0]["run"], "the run was begun anew"
     trials = numalab.trials(folder)
     assert [trial["trial"] for trial in trials] == list(range(1, 13))
     numalab("check", str(folder))
