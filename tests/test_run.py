@@ -237,14 +237,14 @@ def test_a_setting_that_somebody_changes_meanwhile_fails_the_trial_and_stays(hos
 
 
 def test_a_refused_value_is_that_trials_error_and_all_is_put_back(host, monkeypatch):
-    write = Path.write_text
+    write = settings._put
 
     def refuse(path, text, *rest, **named):
-        if path.name == "enabled" and text == "never\n":
+        if path.name == "enabled" and text == "never":
             raise OSError(22, "Invalid argument")
         return write(path, text, *rest, **named)
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(settings, "_put", refuse)
     host.run(_with_settings(host), allow=True)
     graded = {(record.cell, record.grade) for record in host.records()}
     assert graded == {("cell:0", "verified"), ("cell:1", "verified"), ("cell:2", "error")}

@@ -55,14 +55,14 @@ def test_a_change_is_recorded_made_and_put_back(host, root, tmp_path):
 
 def test_the_record_is_there_before_the_change(host, root, monkeypatch):
     seen = []
-    write = Path.write_text
+    write = settings._put
 
     def spy(path, text, *rest, **named):
         if path.name == "numa_balancing":
             seen.append(settings.pending(host.record).changes[0].before)
         return write(path, text, *rest, **named)
 
-    monkeypatch.setattr(Path, "write_text", spy)
+    monkeypatch.setattr(settings, "_put", spy)
     _apply(host, {"kernel.numa_balancing": "0"})
     assert seen == ["1"]
 
@@ -109,14 +109,14 @@ def test_what_may_not_be_written_is_named(host, root, monkeypatch):
 
 
 def test_a_refused_value_leaves_the_record_to_put_the_others_back(host, root, monkeypatch):
-    write = Path.write_text
+    write = settings._put
 
     def refuse(path, text, *rest, **named):
-        if path.name == "enabled" and text == "sometimes\n":
+        if path.name == "enabled" and text == "sometimes":
             raise OSError(22, "Invalid argument")
         return write(path, text, *rest, **named)
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(settings, "_put", refuse)
     with pytest.raises(Fault, match="thp.enabled cannot be set to sometimes.*a value that this"):
         _apply(host, {"kernel.numa_balancing": "0", "thp.enabled": "sometimes"})
     assert _balancing(root) == "0"
@@ -125,12 +125,12 @@ def test_a_refused_value_leaves_the_record_to_put_the_others_back(host, root, mo
 
 
 def test_a_kernel_that_says_yes_and_does_no_is_found_out(host, root, monkeypatch):
-    write = Path.write_text
+    write = settings._put
 
     def ignore(path, text, *rest, **named):
-        return write(path, "1\n" if path.name == "numa_balancing" else text, *rest, **named)
+        return write(path, "1" if path.name == "numa_balancing" else text, *rest, **named)
 
-    monkeypatch.setattr(Path, "write_text", ignore)
+    monkeypatch.setattr(settings, "_put", ignore)
     with pytest.raises(Fault, match="was set to 0 and reads 1"):
         _apply(host, {"kernel.numa_balancing": "0"})
 

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -264,7 +265,7 @@ class HostChanges:
     def _set(self, name: str, value: str) -> None:
         path = path_of(name, self.root)
         try:
-            path.write_text(value + "\n")
+            _put(path, value)
         except OSError as error:
             forbidden = isinstance(error, PermissionError)
             raise Fault(
@@ -357,7 +358,7 @@ def _put_back_one(entry: RecordedSetting, before: str, root: Path) -> Optional[R
         now = _value(path)
         if now != target:
             if any(same(entry.name, value, now) for value in (*entry.values, before)):
-                path.write_text(target + "\n")
+                _put(path, target)
             else:
                 entry.theirs = now
     except OSError as error:
@@ -391,3 +392,16 @@ def restore() -> List[Reason]:
                 if one not in done:
                     done.append(one)
     return done
+
+
+def _put(path: Path, value: str) -> None:
+    """Write a setting by one write(2), never emptied first: killed in between, it keeps a value."""
+    data = (value + "\n").encode()
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, data)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            with contextlib.suppress(OSError):  # files of the kernel have no length
+                os.ftruncate(descriptor, len(data))
+    finally:
+        os.close(descriptor)
