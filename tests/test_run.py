@@ -91,7 +91,9 @@ class Host:
         deadline = time.monotonic() + 15
         while time.monotonic() < deadline and (alive(self.mark) or self.record.exists()):
             time.sleep(0.01)
-        assert not alive(self.mark)
+        assert not alive(self.mark), subprocess.run(
+            ["ps", "-eo", "pid,ppid,sid,stat,wchan:20,etime,args"], capture_output=True, text=True
+        ).stdout
         assert self.balancing() == "1"
         assert not self.record.exists()
 

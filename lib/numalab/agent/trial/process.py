@@ -27,6 +27,7 @@ from ..contract import SCHEMA, reason
 from ..errors import Fault
 
 _END_S = 10.0  # for killed processes to be gone
+_ROUNDS = 200  # of killing them, at least
 # The gate: the shell waits for a line, then becomes the program. Collectors attach in between.
 _GATE = 'read -r _ && exec "$@" </dev/null'
 
@@ -62,7 +63,8 @@ def end(
     """Kill every process that ``find`` names until it names none; return those that stay.
 
     They are stopped first, so that none forks while the others die. ``reap`` is called after
-    every round with what was found.
+    every round with what was found. However long a host stood still meanwhile, nothing is given
+    up before it was killed in ``_ROUNDS`` rounds.
     """
     frozen: Set[int] = set()
     for _ in range(50):
@@ -72,10 +74,12 @@ def end(
         _signal(new, signal.SIGSTOP)
         frozen |= new
     deadline = time.monotonic() + limit_s
+    rounds = 0
     while True:
         found = set(find())
-        if not found or time.monotonic() > deadline:
+        if not found or (rounds >= _ROUNDS and time.monotonic() > deadline):
             return found
+        rounds += 1
         _signal(found, signal.SIGKILL)
         reap(found)
         time.sleep(0.002)
@@ -360,8 +364,21 @@ def _guard_program(
             break
     left = _end_below(set(), reap)
     reap()
+    # A scan of /proc can miss a process whose parent ends meanwhile; the kernel's own list cannot.
+    while not left and _has_children():
+        left = _end_below(set(), reap)
+        reap()
     say({"left": left})
     os._exit(0)
+
+
+def _has_children() -> bool:
+    """Tell whether this process, which adopts orphans, has any process below it (waitid(2))."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _end_below(keep: Set[int], reap: Optional[Callable[[Set[int]], None]] = None) -> List[int]:
