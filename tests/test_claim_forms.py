@@ -30,6 +30,22 @@ def known(run, *resolved, host=None, **of_manifest):
     return made
 
 
+class Anyway(claims.Form):
+    """A form that decides whatever it sees."""
+
+    keys = ("anyway",)
+
+    def judged(self, run, others):
+        return claims.Judged(SUPPORTED, "because")
+
+
+def test_no_form_decides_on_fewer_than_six_blocks():
+    made = {blocks: mysql_frames.run([Cell("unbound", 1.0)], blocks=blocks) for blocks in (5, 6)}
+    found = {blocks: judged(Anyway(), run) for blocks, run in made.items()}
+    assert found[6].verdict == SUPPORTED
+    assert found[5].verdict == INCONCLUSIVE and "too few blocks: 5" in found[5].because
+
+
 # ---------------------------------------------------------------- names of bindings
 
 

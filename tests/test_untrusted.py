@@ -23,6 +23,7 @@ from numalab.agent.contract import Reason
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 from numalab.fleet import receive
+from numalab.pages import execute
 from numalab.show import escape
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -160,6 +161,27 @@ def test_another_file_than_the_runs_own_does_not_resume_it(run):
         session.resume(run, session.Settings(), REPOSITORY / "experiments" / "stream.yml")
 
 
+def test_a_runs_notebook_is_replaced_and_never_written_through(run, tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (run / execute.EXECUTED).unlink(missing_ok=True)
+    os.link(victim, run / execute.EXECUTED)
+    written = []
+    monkeypatch.setattr(execute, "_memo", lambda made: tmp_path / "memo")
+    monkeypatch.setattr(
+        execute, "run_notebook", lambda source, target, _: written.append(target.write_text("new"))
+    )
+    execute.execute(run)
+    assert written and victim.read_text() == "mine"
+
+
+def test_a_huge_notebook_of_a_stranger_is_refused_before_it_is_read(run):
+    with open(run / execute.EXECUTED, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(Fault, match="notebook.ipynb"):
+        execute.executed(runs.load(run))
+
+
 # --- what is shown -------------------------------------------------------------------------------
 
 
@@ -187,6 +209,7 @@ def test_escaped_text_has_no_effect():
     for text in ("<b>", "a|b", "[x](y)", "![x](y)", "`x`", "$x$", "{{< embed x >}}", "@fig-x"):
         shown = escape.markdown(text)
         assert "<" not in shown and shown != text
+    assert escape.markdown("see http://example.org/x") == "see http&#58;//example.org/x"
     assert escape.markdown("# a\n\n- b") == "\\# a - b"
     for text in ("local:0", "innodb_numa_interleave=ON", "remote:0-1", "2 threads", "node 0"):
         assert escape.markdown(text) == text, "what reads the same stays the same"

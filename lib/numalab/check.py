@@ -39,6 +39,7 @@ from numalab.agent.host import state
 from numalab.agent.plan import make as planning
 from numalab.agent.trial import proof as placement
 from numalab.agent.trial import settings
+from numalab.agent.words import units
 from numalab.show import escape
 
 DOUBTS = ("below-four-caches", "not-validated")  # a tool's own rule was not kept
@@ -217,7 +218,10 @@ def _grade(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
     driver = drivers.driver(trial.tool.name)
     try:
         with untrusted.little_memory(run.folder):
-            driver.parse(store.read_raw(run.folder, trial.raw[driver.output]))
+            records = driver.parse(store.read_raw(run.folder, trial.raw[driver.output]))
+            said = driver.unverified(records, cell.options)
+        if said and trial.grade == VERIFIED:
+            yield f"{where}: graded verified, but its raw output says: {said}"
     except (ParseError, KeyError) as error:
         yield f"{where}: graded {trial.grade}, but its raw output does not parse: {error}"
     if trial.grade != VERIFIED or cell.expects.memory.proof == "none":
@@ -382,7 +386,8 @@ def _rules(run: runs.Run) -> Iterator[str]:
     blocks = {item.block for item in plan.order}
     if plan.request.control and len(plan.cells) > 1:
         if len(blocks) < planning.FEWEST_BLOCKS:
-            yield f"{len(blocks)} blocks decide nothing ({planning.FEWEST_BLOCKS} or more do)"
+            few = units.count(len(blocks), "block")
+            yield f"{few} can decide nothing ({planning.FEWEST_BLOCKS} or more can)"
         if not any(cell.role == "control" for cell in plan.cells):
             yield "there is no A/A control"
     for change in manifest.changes:

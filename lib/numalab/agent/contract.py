@@ -818,6 +818,15 @@ class Driver:
         """Return why a trial with this output must not be believed, or None."""
         return None
 
+    def unverified(
+        self, records: Sequence[Record], options: Mapping[str, Any]
+    ) -> Optional[Reason]:
+        """Return why a trial that ended well did not measure what its cell is about, or None.
+
+        Its grade is then `unverified` with this reason, whatever its placement was.
+        """
+        return None
+
     def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
         """Return what should be known of a trial with this output."""
         return []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from numalab import home, runs
+from numalab import home, runs, untrusted
 from numalab.agent.errors import Fault
 
 GENERIC = Path(__file__).with_name("run.ipynb")
@@ -29,6 +28,7 @@ def execute(folder: Path, notebook: Path | None = None) -> Path:
     if notebook is None:
         notebook = home.root() / "notebooks" / run.notebook if run.notebook else GENERIC
     target = folder / EXECUTED
+    target.unlink(missing_ok=True)  # whose other name a hard link may be
     run_notebook(notebook, target, {"source": from_root(folder)})
     memo = _memo(target)
     memo.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def executed(run: runs.Run) -> Path:
 
 def _memo(notebook: Path) -> Path:
     """The file that says, outside of a run directory, that a notebook was executed here."""
-    digest = hashlib.sha256(notebook.read_bytes()).hexdigest()
+    digest = untrusted.sha256(notebook.parent, notebook.name)
     return home.root() / "build" / "executed" / digest[:32]
 
 

@@ -40,7 +40,7 @@ def html(text: object) -> str:
 def markdown(text: object) -> str:
     """Return text for a place within a line of Markdown (also a table's cell)."""
     plain = _html.escape(line(text), quote=False)
-    marked = _MARKDOWN.sub(r"\\\1", plain)
+    marked = _MARKDOWN.sub(r"\\\1", plain).replace("://", "&#58;//")  # a bare address is no link
     return _FIRST.sub(r"\1\\\2", marked) if not plain[:1].isdigit() else marked
 
 

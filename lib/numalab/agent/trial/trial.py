@@ -128,6 +128,7 @@ class _Trial:
         self.proofs: List[Proof] = []
         self.warnings: List[Reason] = []
         self.failure: Optional[Reason] = None
+        self.unverified: Optional[Reason] = None  # as the driver finds it in the output
         self.settings: Dict[str, str] = {}
         self.pids: List[int] = []  # that the tool named; else its whole tree
         self.read_to = 0  # how far the child's standard output has been read, in bytes
@@ -406,6 +407,8 @@ class _Trial:
         self._warn_of_disturbance()
         rows = self._read_output(ended)
         grade, why = proving.grade(self.proofs, self.bench.host)
+        if grade == VERIFIED and self.unverified:
+            grade, why = UNVERIFIED, self.unverified
         if self.failure:
             grade, why = ERROR, self.failure
         tool = self.bench.plan.tool
@@ -464,6 +467,7 @@ class _Trial:
             records = self.driver.parse(text)
             if self.failure is None:
                 self.failure = self.driver.failure(records, self.cell.options)
+            self.unverified = self.driver.unverified(records, self.cell.options)
             self.warnings += self.driver.doubts(records, self.cell.options)
             return self.driver.metrics(records)
         except Fault as fault:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from pydantic import InstanceOf, ValidationError
 
-from ...agent.contract import Reason
+from ...agent.contract import VERIFIED, Reason
 from ...agent.errors import Fault
 from ...show import escape
+from .. import evidence
 from .among import Among
 from .base import (
     INCONCLUSIVE,
@@ -28,6 +30,7 @@ from .base import (
     Judged,
     Strict,
     Untestable,
+    too_few,
 )
 from .beside import Beside
 from .follows import Follows
@@ -140,9 +143,14 @@ def judge(claim: Claim, run: Run, others: Sequence[Run] = ()) -> Verdict:
 
 def _judged(form: Form, run: Run, others: Sequence[Run]) -> Judged:
     try:
-        return form.judged(run, others)
+        found = form.judged(run, others)
     except Untestable as why:
         return Judged(NOT_TESTABLE, str(why.reason), (), why.reason)
+    blocks = run.measurements.filter(pl.col("grade") == VERIFIED)["block"].n_unique()
+    decided = found.verdict in (SUPPORTED, REFUTED)
+    if decided and form.needs_blocks and blocks < evidence.BLOCKS_NEEDED:
+        return replace(found, verdict=INCONCLUSIVE, because=too_few(blocks, "this run", run))
+    return found
 
 
 def markdown(verdicts: Sequence[Verdict]) -> str:

@@ -53,6 +53,7 @@ class Form(Strict, ABC):
     """
 
     keys: ClassVar[tuple[str, ...]]
+    needs_blocks: ClassVar[bool] = True  # what was measured decides; not what the host was set to
 
     @abstractmethod
     def judged(self, run: Run, others: Sequence[Run]) -> Judged:

@@ -36,11 +36,6 @@ class Groups(Form):
         if rows.is_empty():
             raise Untestable("metric-not-measured", metric="core-to-core latency")
         cells = tuple(rows["cell"].unique().sort().to_list())
-        blocks = rows["block"].n_unique()
-        needed = evidence.BLOCKS_NEEDED
-        if blocks < needed:
-            few = f"too few blocks: {blocks} verified, and fewer than {needed} decide nothing"
-            return Judged(INCONCLUSIVE, few, cells)
         found = core_groups.from_measurements(
             rows, run.host.topology, virtual=core_groups.is_virtual(run.host)
         )

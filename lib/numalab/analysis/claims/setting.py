@@ -21,6 +21,7 @@ class Setting(Form):
     """What the host was set to before the run: ``is`` as the kernel shows it."""
 
     keys: ClassVar = ("setting",)
+    needs_blocks: ClassVar = False
 
     setting: str
     value: str = Field(alias="is")
