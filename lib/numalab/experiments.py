@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from numalab import home, untrusted
+from numalab import home, untrusted, yaml_file
 from numalab.agent.contract import (
     SCHEMA,
     CaseRequest,
@@ -159,34 +157,6 @@ def _named(value: Any) -> Iterator[str]:
                 yield from _named(one)
 
 
-class Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice (the last would silently win), and numbers without end."""
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        number: int = super().construct_yaml_int(node)
-        if abs(number) >= 1 << 64:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a number is too large", node.start_mark
-            )
-        return number
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, (str, int, float, bool)):
-                continue
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
-
-
 def names() -> list[str]:
     """Return the names of all experiments of the checkout, sorted."""
     return sorted(path.stem for path in (home.root() / "experiments").glob("*.yml"))
@@ -203,11 +173,7 @@ def load(name: str | Path) -> Experiment:
         if not untrusted.is_name(str(name)) or not path.is_file():
             known = names()
             raise Fault(f"there is no experiment {str(name)!r}", suggestion(str(name), known))
-    content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
-    try:
-        return parse(content.decode("utf-8"), path.stem, path)
-    except UnicodeDecodeError:
-        raise Fault(f"{path} is not UTF-8 text", "an experiment file is YAML text") from None
+    return _checked(yaml_file.read(path), path.stem, path)
 
 
 def parse(text: str, name: str, where: Path) -> Experiment:
@@ -215,39 +181,18 @@ def parse(text: str, name: str, where: Path) -> Experiment:
 
     Raises Fault as `load` does; ``where`` is the file that it speaks of.
     """
+    return _checked(yaml_file.parse(text, where), name, where)
+
+
+def _checked(keys: dict[str, Any], name: str, where: Path) -> Experiment:
     try:
-        data = yaml.load(untrusted.check_yaml(text, where), Loader=Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise Fault(f"{where}{line}: {problem}", "the file must be YAML") from None
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        # of YAML's own constructors: a number of 5,000 digits, the 13th month
-        raise Fault(f"{where}: a value cannot be read: {str(error)[:80]}", "quote it") from None
-    if not isinstance(data, dict):
-        raise Fault(f"{where} holds no mapping of keys", "see any file in experiments/")
-    if "name" in data:
-        raise Fault(f"{where}: it may not set 'name': the file's own name is the experiment's")
-    try:
-        loaded = Experiment(name=name, **{str(key): value for key, value in data.items()})
+        loaded = Experiment(name=name, **keys)
     except ValidationError as error:
-        raise Fault(f"{where}: {_explain(error)}", "see CONTRIBUTING.md for the keys") from None
+        why = yaml_file.explain(error, Experiment.model_fields)
+        raise Fault(f"{where}: {why}", "see CONTRIBUTING.md for the keys") from None
     for profile in loaded.profiles:
         try:
             check(loaded.request(profile, "here"))
         except Fault as fault:
             raise Fault(f"{where}, profile {profile}: {fault.what}", fault.hint) from None
     return loaded
-
-
-def _explain(error: ValidationError) -> str:
-    parts = []
-    for item in error.errors():
-        place = ".".join(str(step) for step in item["loc"])
-        message = item["msg"][0].lower() + item["msg"][1:]
-        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            near = difflib.get_close_matches(str(item["loc"][-1]), Experiment.model_fields, n=1)
-            message = "unknown key" + (f", did you mean {near[0]}?" if near else "")
-        parts.append(f"{place}: {message}")
-    return "; ".join(dict.fromkeys(parts))

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from numalab import home
+from numalab import home, yaml_file
 from numalab.agent.errors import Fault
 
 _SIZE = re.compile(r"(\d+) ?(MiB|GiB)\Z")
@@ -25,6 +24,7 @@ class Host(BaseModel):
     name: str
     says: str
     arch: Literal["x86_64", "aarch64"]
+    image: str = Field(default="", description="of lab/image.yml; without it that of its arch")
     processor: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     model: str | None = None
     sockets: int = Field(ge=1, le=64)
@@ -98,7 +98,8 @@ def load(name: str) -> Host:
     try:
         return Host(**{**data, "name": name})
     except ValidationError as error:
-        raise Fault(f"{path}: {_explain(error)}", "see lab/README.md for the keys") from None
+        why = yaml_file.explain(error, [*Host.model_fields, "like"])
+        raise Fault(f"{path}: {why}", "see lab/README.md for the keys") from None
 
 
 def _folder() -> Path:
@@ -119,37 +120,6 @@ def _read(name: str, followed: tuple[str, ...]) -> dict[str, Any]:
         raise Fault(
             f"{path}: it is like itself ({' → '.join([*followed, name])})", "end the circle"
         )
-    from numalab.experiments import Loader  # refuses a key that stands twice
-
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise Fault(
-            f"{path}{where}: {getattr(error, 'problem', None) or error}", "the file must be YAML"
-        ) from None
-    except UnicodeDecodeError:
-        raise Fault(f"{path} is not UTF-8 text", "a host definition is YAML text") from None
-    if not isinstance(data, dict):
-        raise Fault(f"{path} holds no mapping of keys", "see any file in lab/hosts/")
-    if "name" in data:
-        raise Fault(f"{path}: it may not set 'name'", "the file's own name is the host's")
-    data = {str(key): value for key, value in data.items()}
+    data = yaml_file.read(path)
     like = data.pop("like", None)
     return {**(_read(str(like), (*followed, name)) if like is not None else {}), **data}
-
-
-def _explain(error: ValidationError) -> str:
-    parts = []
-    for item in error.errors():
-        place = ".".join(str(step) for step in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        message = message[0].lower() + message[1:]
-        if item["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(item["loc"][-1]), [*Host.model_fields, "like"], 1)
-            message = "unknown key" + (f", did you mean {near[0]}?" if near else "")
-        elif item["type"] == "missing":
-            message = "this key is missing"
-        parts.append(f"{place}: {message}" if place else message)
-    return "; ".join(dict.fromkeys(parts))
