@@ -32,6 +32,8 @@ from ..contract import (
     ERROR,
     HANDSHAKE,
     SCHEMA,
+    UNVERIFIED,
+    VERIFIED,
     Driver,
     Host,
     Plan,
