@@ -34,7 +34,7 @@ from typing import (
 
 from .errors import Fault
 
-SCHEMA = 2
+SCHEMA = 3
 
 # What kind of evidence a figure is; a badge that travels with it.
 MEASURED, COUNTED, CONFIGURED, PUBLISHED = "measured", "counted", "configured", "published"
@@ -100,7 +100,12 @@ class HugePagePool:
 
 @dataclass(frozen=True)
 class Node:
-    """One NUMA node; `distances` are SLIT distances by node number (10 is local)."""
+    """One NUMA node; `distances` are SLIT distances by node number (10 is local).
+
+    `tier` is N of the kernel's memory_tierN (the smaller, the faster); latency and bandwidth are
+    what the firmware (ACPI HMAT) says of reads by the nearest CPUs; `weight` is its share of
+    weighted interleaving, in pages a round.
+    """
 
     number: int
     cpus: str
@@ -110,6 +115,10 @@ class Node:
     distances: Mapping[int, int]
     hugepages: Tuple[HugePagePool, ...] = ()
     allowed_memory: bool = True
+    tier: Optional[int] = None
+    read_latency_ns: Optional[int] = None
+    read_bandwidth_mb_s: Optional[int] = None
+    weight: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +221,17 @@ class Host:
         """The nodes that can hold pages, ascending (also those whose memory could not be read)."""
         return sorted(n.number for n in self.nodes if n.memory_bytes != 0 and n.allowed_memory)
 
+    @functools.cached_property
+    def memory_only(self) -> List[int]:
+        """The nodes of `memory_nodes` that have no CPU, not even an offline one: CXL, HBM …"""
+        with_cpus = {cpu.node for cpu in self.cpus}
+        return [number for number in self.memory_nodes if number not in with_cpus]
+
+    @functools.cached_property
+    def main_nodes(self) -> List[int]:
+        """The nodes of `memory_nodes` that have CPUs, usable or not."""
+        return [number for number in self.memory_nodes if number not in self.memory_only]
+
     @property
     def one_visible_node(self) -> bool:
         """Whether only one node with memory can be seen, so that placement can prove nothing."""
@@ -285,11 +305,15 @@ class ToolRequest:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """More cells: an option of the tool, value by value, for some of the bindings."""
+    """More cells: an option of the tool, value by value, for some of the bindings.
+
+    `pairs` as of `Request`, for these cells; None: as the request says.
+    """
 
     option: str
     values: Tuple[Any, ...]
     bindings: Tuple[Any, ...]
+    pairs: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -315,7 +339,11 @@ class CollectorRequest:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a host: an experiment in one profile, independent of any topology."""
+    """What is asked of a host: an experiment in one profile, independent of any topology.
+
+    `pairs` is "class" (one node, and one pair of each distance, stand for all those alike) or
+    "every".
+    """
 
     schema: int
     experiment: str
@@ -336,11 +364,16 @@ class Request:
     collectors: Optional[CollectorRequest] = CollectorRequest()  # None: no collectors
     changes: Mapping[str, str] = field(default_factory=dict)
     time_limit_s: Optional[float] = None
+    pairs: str = "class"
+    budget_s: Optional[float] = None  # of the whole run: what does not fit is left out, and said
 
 
 @dataclass(frozen=True)
 class MemoryPolicy:
-    """A policy of set_mempolicy(2): default (first touch), bind, interleave, preferred."""
+    """A policy of set_mempolicy(2): default (first touch), bind, interleave, preferred,
+
+    weighted-interleave.
+    """
 
     policy: str
     nodes: Optional[str] = None
@@ -350,16 +383,16 @@ class MemoryPolicy:
 class MemoryExpectation:
     """Where a workload's memory must be (`proof` required), or that it is recorded or ignored.
 
-    `rule` within: at least `at_least` of the pages on `nodes`; shares: an equal share on each of
-    `nodes`, give or take `within_points` percentage points. With `policy` only memory that has
-    that policy is judged. `why` says why a placement is only an outcome.
+    `rule` within: nearly all of the pages on `nodes`; shares: its part on each of `nodes`, equal
+    ones, or by `weights`. How nearly is a constant of `trial.proof`: no plan can widen it. With
+    `policy` only memory that has that policy is judged. `why` says why a placement is only an
+    outcome.
     """
 
     proof: str  # required, outcome, none
     rule: Optional[str] = None
     nodes: Optional[str] = None
-    at_least: Optional[float] = None
-    within_points: Optional[float] = None
+    weights: Optional[Mapping[int, int]] = field(default=None, hash=False)  # pages in turn, by node
     policy: Optional[str] = None
     why: Optional[Reason] = None
 
@@ -393,10 +426,8 @@ class Bound:
     def numactl(self) -> Tuple[str, ...]:
         """The words that start a program under this binding, by numactl(8); () for no binding."""
         words = [] if self.cpus is None else [f"--physcpubind={self.cpus}"]
-        option = {"bind": "membind", "interleave": "interleave", "preferred": "preferred"}.get(
-            self.memory.policy
-        )
-        if option:
+        if self.memory.nodes is not None:
+            option = {"bind": "membind"}.get(self.memory.policy, self.memory.policy)
             words.append(f"--{option}={self.memory.nodes}")
         return ("numactl", *words) if words else ()
 
@@ -447,6 +478,7 @@ class Cell(Bound):
     threads: int = 1
     distance: Optional[int] = None
     rank: Tuple[str, ...] = ()  # "nearest", "farthest" of its CPU node's remote pairs
+    stands_for: Optional[Reason] = None  # the nodes or pairs that are alike and not measured
     layout: str = ""  # how cores or instances are laid out: packed, spread, node, ranges …
     sweep: Optional[Sweep] = None
     case: Optional[Case] = None
@@ -479,6 +511,16 @@ class Cell(Bound):
 
 
 @dataclass(frozen=True)
+class Tour(Cell):
+    """Cells that one trial visits in one process, in an order drawn for each block.
+
+    As a cell it is what that process is started under; it binds itself anew for each visit.
+    """
+
+    visits: Tuple[str, ...] = ()  # ids of cells
+
+
+@dataclass(frozen=True)
 class Skip:
     """Something asked for that is not measured on this host, and why."""
 
@@ -507,7 +549,7 @@ class Trial:
     trial: int
     block: int
     position: int
-    cell: str
+    cell: str  # or the id of a tour
 
 
 @dataclass(frozen=True)
@@ -538,7 +580,7 @@ class Plan:
     schema: int
     request: Request
     tool: ToolRecord
-    cells: Tuple[Cell, ...]
+    cells: Tuple[Cell, ...]  # also those that a tour visits
     skipped: Tuple[Skip, ...]
     resolved: Tuple[Resolution, ...]
     order: Tuple[Trial, ...]
@@ -546,11 +588,25 @@ class Plan:
     estimate: Timing
     client: Optional[ClientCpus] = None
     outlay: Optional[Outlay] = None
+    tours: Tuple[Tour, ...] = ()
+    least_s: float = 0.0  # the smallest budget that leaves anything of it
 
     @functools.cached_property
     def cell(self) -> Dict[str, Cell]:
         """The cells by id."""
         return {cell.id: cell for cell in self.cells}
+
+    @functools.cached_property
+    def started(self) -> Dict[str, Cell]:
+        """What a trial can be of, by id: the tours, and the cells that no tour visits."""
+        visited = {cell for tour in self.tours for cell in tour.visits}
+        alone = [cell for cell in self.cells if cell.id not in visited]
+        return {one.id: one for one in (*self.tours, *alone)}
+
+    def visited(self, id: str) -> Tuple[str, ...]:
+        """Return the ids of the cells that a trial of a tour, or of a cell, measures."""
+        one = self.started[id]
+        return one.visits if isinstance(one, Tour) else (id,)
 
 
 # --- a trial ----------------------------------------------------------------------------------
@@ -568,6 +624,7 @@ class Row:
     y: Optional[float] = None
     reason: Optional[Reason] = None
     source: str = "tool"
+    cell: str = ""  # the cell that it is of, where a tour measured it
 
 
 @dataclass(frozen=True)
@@ -580,6 +637,7 @@ class Sample:
     unit: str
     point: str = ""
     source: str = "tool"
+    cell: str = ""  # as of `Row`
 
 
 @dataclass(frozen=True)
@@ -597,7 +655,8 @@ class MemoryProof:
     processes: int = 0
     resident_bytes: Optional[int] = None
     policies: Mapping[str, int] = field(default_factory=dict)
-    lumps: int = 0  # bytes of huge pages that may be one too many on a node
+    page_bytes: int = 4096  # of an ordinary page of that host
+    lumps: int = 0  # bytes of huge pages that may be one too many on a node: one a mapping
 
 
 @dataclass(frozen=True)
@@ -630,6 +689,7 @@ class Proof:
     t_s: float = 0.0
     instance: Optional[str] = None
     note: Optional[Reason] = None
+    cell: str = ""  # that was visited, on a tour
 
 
 @dataclass(frozen=True)
@@ -644,8 +704,21 @@ class TrialTimes:
 
 
 @dataclass(frozen=True)
+class Graded:
+    """What a trial is worth for one cell."""
+
+    cell: str
+    grade: str
+    reason: Optional[Reason] = None
+
+
+@dataclass(frozen=True)
 class TrialRecord:
-    """A line of the journal. `previous` is the sha256 of the line before: the lines are a chain."""
+    """A line of the journal. `previous` is the sha256 of the line before: the lines are a chain.
+
+    Of a tour, `visits` are its cells in the order in which it visited them; its own grade is
+    `error` where no visit can be used, and `verified` where all are.
+    """
 
     schema: int
     trial: int
@@ -666,7 +739,13 @@ class TrialRecord:
     sha256: Mapping[str, str]
     warnings: Tuple[Reason, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    visits: Tuple[Graded, ...] = ()
     previous: str = ""
+
+    @property
+    def graded(self) -> Tuple[Graded, ...]:
+        """Every cell that it measured, with its own grade."""
+        return self.visits or (Graded(self.cell, self.grade, self.reason),)
 
 
 @dataclass(frozen=True)
@@ -723,6 +802,7 @@ class Prepared:
     need_bytes: int
     notes: Tuple[Reason, ...] = ()
     full_node: bool = False  # the tool fills a node: its placement is the outcome
+    timing: Optional[Timing] = None  # where it depends on the host; else `Driver.timing` gives it
 
 
 @dataclass(frozen=True)
@@ -762,6 +842,22 @@ class Driver:
 
     def timing(self, options: Mapping[str, Any]) -> Timing:
         """Return the planned seconds of a trial with resolved options (`total_s` is ignored)."""
+        raise NotImplementedError
+
+    def tour(self, options: Mapping[str, Any]) -> str:
+        """Return the tour that cells with these resolved options are visited on; "": on none."""
+        return ""
+
+    def on_tour(self, cells: Sequence[Cell]) -> Tuple[List[Cell], Timing]:
+        """Return the cells of a tour with the options of a visit, and the timing of all visits.
+
+        The timing of each cell is that of its own visit. A tool that tours is one process, says
+        "ready" once for each visit, and gives `cell` with its records.
+        """
+        raise NotImplementedError
+
+    def visit(self, cell: Cell) -> str:
+        """Return the line that sends the tool to a cell of its tour."""
         raise NotImplementedError
 
     def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:

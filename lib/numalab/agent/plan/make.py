@@ -33,11 +33,11 @@ from ..contract import (
 from ..errors import Fault, NotHere
 from ..paths import published
 from ..trial import settings as changes
-from . import kinds, resolve
+from . import budget, kinds, resolve
+from .budget import FEWEST_BLOCKS
 from .order import trial_order
 from .request import check
 
-FEWEST_BLOCKS = 6  # the signed-rank test of 5 pairs cannot reach p < 0.05
 TRIAL_OVERHEAD_S = 1.0  # starting the tool, proving the placement, reading the result
 
 Unfit = Tuple[Cell, Reason]  # a cell that cannot be measured here, and why
@@ -78,20 +78,38 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         first = next(n for n, cell in enumerate(cells) if cell.id == twin.baseline)
         cells.insert(first + 1, twin)
     outlay = driver.outlay(cells) if cells else None
+    once_s = outlay.prepare_s if outlay else 0.0
+    fitted = budget.fit(
+        cells, request.blocks, request.budget_s,
+        lambda left, blocks: _estimate(left, blocks, once_s).total_s,
+    )  # fmt: skip
+    if fitted.unfit:
+        cells, unfit = fitted.cells, [*unfit, *fitted.unfit]
+        outlay = driver.outlay(cells) if cells else None
+        once_s = outlay.prepare_s if outlay else 0.0
     plan = Plan(
         schema=SCHEMA,
-        request=request,
+        request=replace(request, blocks=fitted.blocks),
         tool=tool,
         cells=tuple(cells),
         skipped=(*found.skipped, *(Skip(c.binding, c.id, why, c.variant) for c, why in unfit)),
         resolved=_resolutions(request, found, cells, unfit),
-        order=trial_order(cells, request.blocks, request.seed),
+        order=trial_order(cells, fitted.blocks, request.seed),
         warnings=(),
-        estimate=_estimate(cells, request.blocks, outlay.prepare_s if outlay else 0.0),
+        estimate=_estimate(cells, fitted.blocks, once_s),
         client=host.client,
         outlay=outlay,
+        least_s=round(fitted.least_s, 3),
     )
-    return replace(plan, warnings=(*found.warnings, *_warnings(plan, host)))
+    warnings = [*found.warnings, *_warnings(plan, host)]
+    if fitted.blocks < request.blocks:
+        warnings.append(
+            reason(
+                "fewer-blocks", blocks=fitted.blocks, asked=request.blocks,
+                budget_s=request.budget_s,
+            )
+        )  # fmt: skip
+    return replace(plan, warnings=tuple(warnings))
 
 
 def _estimate(cells: Sequence[Cell], blocks: int, once_s: float) -> Timing:
@@ -300,7 +318,7 @@ class _Preparation:
         if free is not None and need > free:
             notes.append(reason("page-cache-must-go", need_bytes=need, free_bytes=free))
         threads = made.options.get("threads")
-        timing = self.driver.timing(made.options)
+        timing = made.timing or self.driver.timing(made.options)
         total = timing.setup_s + timing.warmup_s + timing.measure_s + TRIAL_OVERHEAD_S
         ready = replace(
             cell,
@@ -311,6 +329,11 @@ class _Preparation:
             threads=threads if isinstance(threads, int) else len(cpulist.parse(cpus)),
             timing=replace(timing, total_s=total),
         )
+        limit_s = self.request.time_limit_s
+        if limit_s is not None and total > limit_s:
+            why = reason("longer-than-limit", planned_s=round(total, 1), limit_s=limit_s)
+            self.unfit.append((cell, why))
+            return None
         self.ready[cell.id] = ready
         return ready
 

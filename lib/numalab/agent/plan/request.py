@@ -30,6 +30,8 @@ def check(request: Request) -> Request:
     limit = request.time_limit_s
     if limit is not None and limit <= 0:
         raise Fault(f"time_limit_s is {limit}, but must be above 0", "leave it out for no limit")
+    if request.budget_s is not None and request.budget_s <= 0:
+        raise Fault(f"budget_s is {request.budget_s}, but must be above 0", "leave it out for none")
     if request.collectors and request.collectors.interval_s <= 0:
         raise Fault(f"collectors: interval_s is {request.collectors.interval_s}, but must be above "
                     "0", "the usual one is 1.0")  # fmt: skip

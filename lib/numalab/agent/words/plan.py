@@ -25,6 +25,26 @@ def _needs_more_room(fields: Fields) -> str:
     return f"it needs {need}, but {units.listed('node', fields['nodes'])} can hold {room} at most"
 
 
+def _budget_too_small(fields: Fields) -> str:
+    return (
+        f"it takes at least {units.seconds(fields['least_s'])}, and has "
+        f"{units.seconds(fields['budget_s'])} (more by --budget, or with the profile full)"
+    )
+
+
+def _firmware_says(fields: Fields) -> str:
+    said = f"the firmware says that node {fields['node']} is read in {fields['ns']} ns"
+    return said + (f", at {fields['mb_s']} MB/s" if fields["mb_s"] else "")
+
+
+def _stands_for_pairs(fields: Fields) -> str:
+    pairs = units.count(fields["pairs"], "pair")
+    far = f"at distance {fields['distance']}"
+    if fields["distance"] is None:
+        far = "of unknown distance"
+    return f"{fields['here']}→{fields['there']} stands for {pairs} {far}"
+
+
 SENTENCES: Dict[str, Template] = {
     # why a binding, or a cell of it, is not on this host
     "binding-impossible": "{binding}: {why}",
@@ -36,16 +56,27 @@ SENTENCES: Dict[str, Template] = {
     "name-taken": "another cell has this name already, with other CPUs",
     "no-cpu-for-each-instance": "no node has a CPU for each of {count} instances",
     "distances-unknown": "the firmware gives no distances from node {node} to every other",
+    "interleave-takes-all": "no node is memory only: interleave takes all memory already",
     "no-memory-node": "no node has memory that may be used",
+    "no-memory-only-node": "no node of this host is memory only (CXL, HBM, persistent memory)",
+    "no-weighted-interleave": "this kernel cannot interleave by weight (Linux 6.9 and later can)",
     "no-numactl": "numactl is not installed (apt install numactl, or dnf install numactl)",
     "no-roomiest-node": "no node has both CPUs and memory that may be used",
     "no-second-thread": "no core of node {node} has a second usable thread",
     "no-such-node": "node {node} does not exist",
     "no-usable-cpus": "the kernel of this host shows no NUMA nodes with CPUs that may be used",
+    "node-of-another-kind": "node {node} is of another kind of memory: write {write}",
     "node-without-cpus": "node {node} has no CPUs",
     "node-without-memory": "node {node} has no memory",
     "only-memory-node": "only node {node} has memory that may be used, and this needs two",
     "one-node": "this host has one node, and this needs two",
+    "the-others-are-memory-only": (
+        "fewer than two nodes have both CPUs and memory; {nodes:nodes} have memory only"
+    ),
+    "weights-are-equal": (
+        "every node has the weight {weight}, so it is the same as plain interleaving (weights are "
+        "in /sys/kernel/mm/mempolicy/weighted_interleave)"
+    ),
     "same-as": "it is the same as {cell} on this host",
     "settings-absent": lambda fields: f"this kernel has no {' and no '.join(fields['names'])}",
     "threads-beyond-cpus": "its CPUs have {threads:n hardware thread}",
@@ -55,6 +86,14 @@ SENTENCES: Dict[str, Template] = {
     "too-few-nodes-for-instances": "{nodes:n node} with CPUs and memory for {count} instances",
     "instance-too-big": _needs_more_room,
     "node-too-small": _needs_more_room,
+    "budget-binding": "no time for it in {budget_s:seconds}: the bindings listed first go first",
+    "budget-case": "no time for it in {budget_s:seconds}: the first case and short trials go first",
+    "budget-class": "{cell} stands for it, which is as far from its memory ({budget_s:seconds})",
+    "budget-sweep": "no time for this value of the sweep in {budget_s:seconds}",
+    "budget-too-small": _budget_too_small,
+    "longer-than-limit": (
+        "a trial takes about {planned_s:seconds}, but its limit is {limit_s:seconds}"
+    ),
     # what should be known of a cell
     "compared-as-a-whole": "compared as a whole with {cell}: CPUs and memory policy both differ",
     "compared-with-nothing": "compared with nothing: no baseline cell matches it",
@@ -66,6 +105,10 @@ SENTENCES: Dict[str, Template] = {
     "equally-far": (
         "nodes {nodes} are equally {how} from node {node}: node {stands} stands for them"
     ),
+    "firmware-says": _firmware_says,
+    "memory-tier": "node {node} has no CPUs; its memory is of the kernel's tier {tier}",
+    "stands-for-nodes": "node {node} stands for {nodes:n node}",
+    "stands-for-pairs": _stands_for_pairs,
     "impossible-distance": (
         "the firmware's distance from node {here} to node {there} ({to}) is no longer than to "
         "itself ({own}): it cannot be true"
@@ -96,6 +139,7 @@ SENTENCES: Dict[str, Template] = {
     ),
     "no-control": "no A/A control: no baseline cell exists on this host",
     "nothing-to-measure": "nothing of this can be measured on this host, for the reasons below",
+    "fewer-blocks": "{blocks:n block} of {asked} fit into {budget_s:seconds}",
     "too-few-blocks": (
         "{blocks:n block} can decide nothing, {fewest} are the fewest: results are shown as "
         "points and no claim is judged"
@@ -104,5 +148,6 @@ SENTENCES: Dict[str, Template] = {
     "memory-bind": "only on {nodes:nodes}",
     "memory-default": "by first touch",
     "memory-interleave": "interleaved over {nodes:nodes}",
+    "memory-weighted-interleave": "interleaved by weight over {nodes:nodes}",
     "memory-preferred": "on {nodes:nodes} while it has room",
 }

@@ -1,0 +1,140 @@
+"""A plan fits itself into a time: what is left out first, and why.
+
+In this order, and only as far as needed: values of sweeps, the last of the list first; cells that
+differ from another one in nothing but the nodes (same binding, same distance: a class); blocks
+beyond FEWEST_BLOCKS; cases beyond the first, those with the longest trials first; bindings, the
+last of the list first, while two are left to compare. A seventh block adds only precision, a case
+answers a question of its own: hence blocks go before cases. What does not fit even then is left
+out as a whole: half an answer would pass for one.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, Hashable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from .. import cpulist
+from ..contract import BASELINE, CONTROL, Cell, Reason, reason
+from .order import MOST_TRIALS
+
+FEWEST_BLOCKS = 6  # the signed-rank test of 5 pairs cannot reach p < 0.05
+
+Price = Callable[[Sequence[Cell], int], float]  # seconds of a run with these cells and blocks
+
+
+class Fitted(NamedTuple):
+    """What is left of a plan, what is not and why, and the least that it could be cut to."""
+
+    cells: List[Cell]
+    blocks: int
+    unfit: List[Tuple[Cell, Reason]]
+    least_s: float
+
+
+def fit(cells: Sequence[Cell], blocks: int, budget_s: Optional[float], price: Price) -> Fitted:
+    """Return as much of a plan as fits into a budget, and into the most trials of one run.
+
+    Without a budget nothing is left out.
+    """
+    steps = list(_steps(list(cells), blocks))
+    least_s = price(steps[-1].cells, steps[-1].blocks)
+    if budget_s is None:
+        return Fitted(list(cells), blocks, [], least_s)
+    for step in steps:
+        few = len(step.cells) * step.blocks <= MOST_TRIALS
+        if few and price(step.cells, step.blocks) <= budget_s:
+            return _said(cells, step, budget_s, least_s)
+    why = reason("budget-too-small", budget_s=budget_s, least_s=round(least_s, 1))
+    return Fitted([], blocks, [(cell, why) for cell in cells], least_s)
+
+
+class _Step(NamedTuple):
+    cells: List[Cell]
+    blocks: int
+    left_out: Dict[str, str]  # the code of the reason by the cell's id
+
+
+def _steps(cells: List[Cell], blocks: int) -> Iterator[_Step]:
+    """Yield the plan as it is, then ever less of it."""
+    gone: Dict[str, str] = {}
+    yield _Step(cells, blocks, {})
+    for code, groups in (
+        ("budget-sweep", _variants(cells, lambda cell: cell.sweep and cell.variant)),
+        ("budget-class", _likes(cells)),
+    ):
+        for group in groups:
+            cells = _without(cells, group, code, gone)
+            yield _Step(cells, blocks, dict(gone))
+    while blocks > FEWEST_BLOCKS:
+        blocks -= 1
+        yield _Step(cells, blocks, dict(gone))
+    first = next((cell.case.name for cell in cells if cell.case), None)
+    cases = _variants(cells, lambda cell: cell.case and cell.case.name != first and cell.variant)
+    for group in sorted(cases, key=lambda g: -max(c.timing.total_s for c in g)):
+        cells = _without(cells, group, "budget-case", gone)
+        yield _Step(cells, blocks, dict(gone))
+    for group in _variants(cells, lambda cell: cell.binding)[:-2]:
+        if not any(cell.role == CONTROL or _compared(cell, cells, group) for cell in group):
+            cells = _without(cells, group, "budget-binding", gone)
+            yield _Step(cells, blocks, dict(gone))
+
+
+def _variants(cells: Sequence[Cell], of: Callable[[Cell], Hashable]) -> List[List[Cell]]:
+    """Return the cells that have something in common, the last such group first."""
+    groups: Dict[Hashable, List[Cell]] = {}
+    for cell in cells:
+        if of(cell):
+            groups.setdefault(of(cell), []).append(cell)
+    return list(groups.values())[::-1]
+
+
+def _likes(cells: Sequence[Cell]) -> Iterator[List[Cell]]:
+    """Yield the cells that others of their class stand for, one by one, the last first.
+
+    Cells with a baseline that stays anyway stand for their class; a baseline goes when nothing
+    that is compared with it is left.
+    """
+    stays: Dict[Hashable, Cell] = {}
+    ids = {cell.baseline for cell in cells if cell.role == CONTROL}
+    for cell in sorted(cells, key=lambda one: (one.role != BASELINE, one.id not in ids)):
+        kept = {one.id for one in stays.values()}
+        its = _class(cell)
+        if its not in stays or (cell.baseline in kept and stays[its].baseline not in kept):
+            stays[its] = cell
+    ids |= {one.id for one in stays.values()} | {one.baseline for one in stays.values()}
+    more = [cell for cell in reversed(cells) if cell.id not in ids and cell.role != CONTROL]
+    for cell in sorted(more, key=lambda one: one.role == BASELINE):
+        yield [cell]
+
+
+def _class(cell: Cell) -> Hashable:
+    """What a cell shares with those that it can stand for."""
+    size = len(cpulist.parse(cell.cpus)) if cell.cpus is not None else None
+    alone = cell.id if cell.role == CONTROL else ""
+    memory = (cell.memory.policy, len(cpulist.parse(cell.memory.nodes or "")))
+    return (cell.binding, cell.distance, cell.rank, cell.layout, size, memory, cell.variant, alone)
+
+
+def _compared(cell: Cell, cells: Sequence[Cell], group: Sequence[Cell]) -> bool:
+    """Whether a cell that is no part of the group is compared with this one."""
+    return any(other.baseline == cell.id for other in cells if other not in group)
+
+
+def _without(
+    cells: Sequence[Cell], group: Sequence[Cell], code: str, gone: Dict[str, str]
+) -> List[Cell]:
+    """Return the other cells, and remember why these are gone."""
+    ids = {cell.id for cell in group}
+    gone.update(dict.fromkeys(ids, code))
+    return [cell for cell in cells if cell.id not in ids]
+
+
+def _said(cells: Sequence[Cell], step: _Step, budget_s: float, least_s: float) -> Fitted:
+    """Return a step with a reason for every cell that it lacks."""
+    unfit = []
+    for cell in cells:
+        code = step.left_out.get(cell.id)
+        if code:
+            like = next((c.id for c in step.cells if _class(c) == _class(cell)), None)
+            fields = {"cell": like} if code == "budget-class" else {}
+            unfit.append((cell, reason(code, budget_s=budget_s, **fields)))
+    return Fitted(list(step.cells), step.blocks, unfit, least_s)
