@@ -312,6 +312,36 @@ def test_only_interleaving_over_a_full_node_is_excused_from_its_proof(run, polic
     assert any("recorded, not required" in line for line in found.warnings) is excused
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        MemoryExpectation("required", "within", "0-1"),
+        MemoryExpectation("required", "shares", "0"),
+        MemoryExpectation("required", "shares", "0-1", weights={0: 99, 1: 1}),
+        MemoryExpectation("required", "shares", "0-1", policy="interleave"),
+    ],
+)
+def test_a_plan_cannot_ask_for_less_than_its_binding(run, forged):
+    def of_manifest(manifest, expects):
+        (cell,) = manifest.plan.cells
+        expects = replace(cell.expects, memory=expects)
+        cell = replace(cell, memory=MemoryPolicy("interleave", "0-1"), expects=expects)
+        return with_plan(manifest, cells=(cell,))
+
+    due = MemoryExpectation("required", "shares", "0-1")
+    assert change(run, lambda one: of_manifest(one, due)).faults == []
+    faults = change(run, lambda one: of_manifest(one, forged)).faults
+    assert any("requires another proof" in fault for fault in faults)
+
+
+def test_a_recorded_tolerance_is_not_even_read(run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["plan"]["cells"][0]["expects"]["memory"]["within_points"] = 100.0
+    journal.write_json(run / "manifest.json", manifest)
+    seal(run)
+    assert any("within_points" in fault for fault in check.check(run).faults)
+
+
 def test_verified_needs_its_proof(run):
     found = change(run, of_trial=lambda one: replace(one, grade="verified", reason=None))
     assert any("no placement proof was recorded" in fault for fault in found.faults)

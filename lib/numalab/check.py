@@ -29,6 +29,7 @@ from numalab.agent.contract import (
     MEASURED,
     UNVERIFIED,
     VERIFIED,
+    Bound,
     Cell,
     Proof,
     Reason,
@@ -36,6 +37,7 @@ from numalab.agent.contract import (
 )
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import state
+from numalab.agent.plan import kinds
 from numalab.agent.plan import make as planning
 from numalab.agent.trial import proof as placement
 from numalab.agent.trial import settings
@@ -188,9 +190,10 @@ def _order(run: runs.Run) -> Iterator[str]:
     elif manifest.status == "running":
         yield "manifest.json: the run never ended (numalab run --resume completes it)"
     for cell in plan.cells:
-        bound = cell.memory.policy in ("bind", "interleave")
-        if bound and cell.expects.memory.proof != "required" and not _excused(cell):
-            yield f"manifest.json: cell {cell.id} binds memory, but requires no proof of it"
+        for bound in cell.instances or (cell,):
+            wrong = _weaker(bound)
+            if wrong:
+                yield f"manifest.json: cell {cell.id} binds memory, but requires {wrong} of it"
     by_block: dict[int, list[str]] = {}
     for item in plan.order:
         by_block.setdefault(item.block, []).append(item.cell)
@@ -203,7 +206,20 @@ def _order(run: runs.Run) -> Iterator[str]:
         yield "manifest.json: every block has the same order; trials must be randomised"
 
 
-def _excused(cell: Cell) -> bool:
+def _weaker(bound: Bound) -> str | None:
+    """Say what a binding requires in place of the proof that its memory policy calls for."""
+    due, has = kinds.POLICIES[bound.memory.policy].expects, bound.expects.memory
+    if due.proof != "required" or _excused(bound):
+        return None
+    if has.proof != "required":
+        return "no proof"
+    weighted = has.weights is not None and "weighted" not in bound.memory.policy
+    if (has.rule, has.nodes, has.policy) != (due.rule, bound.memory.nodes, None) or weighted:
+        return "another proof"
+    return None
+
+
+def _excused(cell: Bound) -> bool:
     """Tell whether interleaving need not be even in a cell: it asks what a full node takes."""
     return cell.memory.policy == "interleave" and cell.expects.memory.why is not None
 

@@ -307,7 +307,7 @@ class ToolRequest:
 class SweepRequest:
     """More cells: an option of the tool, value by value, for some of the bindings.
 
-    `pairs` as of `Request`, for these cells; None: as the request says.
+    `pairs` "class": for one node and pair of each distance, where the request has every one.
     """
 
     option: str
@@ -423,8 +423,13 @@ class Bound:
     expects: Expectation
 
     @property
+    def placement(self) -> Dict[str, Optional[str]]:
+        """The arguments of `kernel.bind`, which puts a program under this binding."""
+        return {"cpus": self.cpus, "policy": self.memory.policy, "nodes": self.memory.nodes}
+
+    @property
     def numactl(self) -> Tuple[str, ...]:
-        """The words that start a program under this binding, by numactl(8); () for no binding."""
+        """The words with which a reader starts a program so, by numactl(8); () for no binding."""
         words = [] if self.cpus is None else [f"--physcpubind={self.cpus}"]
         if self.memory.nodes is not None:
             option = {"bind": "membind"}.get(self.memory.policy, self.memory.policy)
@@ -718,6 +723,8 @@ class TrialRecord:
 
     Of a tour, `visits` are its cells in the order in which it visited them; its own grade is
     `error` where no visit can be used, and `verified` where all are.
+    `bound` is what the kernel said was in force when the program started: `cpus`, `policy` and
+    `nodes`; empty where the tool binds what it starts by itself.
     """
 
     schema: int
@@ -740,6 +747,7 @@ class TrialRecord:
     warnings: Tuple[Reason, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     visits: Tuple[Graded, ...] = ()
+    bound: Mapping[str, str] = field(default_factory=dict)
     previous: str = ""
 
     @property
@@ -861,7 +869,7 @@ class Driver:
         raise NotImplementedError
 
     def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
-        """Return the command line, without the binding's prefix."""
+        """Return the command line; it is started under the cell's binding."""
         raise NotImplementedError
 
     def parse(self, text: str) -> List[Record]:

@@ -14,6 +14,7 @@ from numalab.agent.contract import CONTROL, ERROR, GRADES, Bound, Cell
 from numalab.agent.errors import Fault
 from numalab.agent.plan import resolve
 from numalab.agent.plan import show as plans
+from numalab.agent.trial import proof
 from numalab.agent.words import units
 from numalab.analysis import claims, core_groups, evidence, recommendation, results
 from numalab.show import badge, escape, tables
@@ -510,8 +511,9 @@ def _expects(cell: Cell) -> str:
     if memory.proof != "required":
         return {"outcome": "recorded", "none": "not asked"}[memory.proof]
     if memory.rule == "shares":
-        return f"even over {memory.nodes} ± {memory.within_points} points"
-    return f"≥ {memory.at_least or 0:.0%} on {memory.nodes}"
+        how = "by weight" if memory.weights else "even"
+        return f"{how} over {memory.nodes}, each ± {proof.EVEN:.0%} of its share"
+    return f"≥ {proof.WITHIN:.0%} on {memory.nodes}"
 
 
 def gib(value: int | None) -> float | None:

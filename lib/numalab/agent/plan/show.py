@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Dict, List, Set
 
-from .. import cpulist
 from ..contract import CONTROL, Bound, Cell, Plan, reason
+from ..trial import proof
 from ..words import units
 from ..words.plan import settings as settings_in_words
 from .make import differing, settings
@@ -99,7 +99,7 @@ class _Page:
         special = conditions(self.plan, cell)
         if special:
             self._put(f"with {special}", column)
-        for note in map(str, cell.notes):
+        for note in map(str, [*filter(None, [cell.stands_for]), *cell.notes]):
             if not (cell.case and note in self.said):
                 self._put(note, column + "· ", column + "  ")
             self.said.add(note)
@@ -107,10 +107,10 @@ class _Page:
     def _bindings(self, cell: Cell) -> None:
         """How the cell, or each of its instances, is started, and what that must prove."""
         if not cell.instances:
-            self._put(" ".join(cell.numactl) or "started without numactl", self.column)
+            self._put(" ".join(cell.numactl) or "not bound", self.column)
             self._put(_proof(cell), self.column)
         for one in cell.instances:
-            started = " ".join(one.numactl) or "started without numactl"
+            started = " ".join(one.numactl) or "not bound"
             self._put(f"{one.name}: {started}", self.column)
             if one.expects.memory.rule:
                 self._put(_proof(one), self.column)
@@ -192,12 +192,12 @@ def _proof(cell: Bound) -> str:
     memory, cpus = cell.expects.memory, cell.expects.cpus
     pages = "where its pages are is recorded"
     if memory.rule == "within":
-        share = units.percent(memory.at_least or 0)
+        share = units.percent(proof.WITHIN)
         pages = f"at least {share} of its pages on {units.listed('node', memory.nodes or '')}"
     elif memory.rule == "shares":
-        number = len(cpulist.parse(memory.nodes or ""))
         which = "its interleaved pages" if memory.policy else "its pages"
-        pages = f"{100 / number:.0f} ± {memory.within_points:g} % of {which} on each node"
+        pages = f"{which} on each of {units.listed('node', memory.nodes or '')}, "
+        pages += f"{units.percent(proof.EVEN)} more or less than its fair share at most"
     threads = "its threads stay on these CPUs"
     if cpus.proof != "required":
         threads = "where its threads run is recorded"

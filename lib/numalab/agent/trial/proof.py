@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
@@ -51,6 +52,14 @@ from . import numa_maps
 _SHARED_MEMORY = ("/SYSV", "/memfd:", "/dev/zero", "/anon_hugepage", "/dev/shm/")
 
 
+# What a required placement must keep, whatever a plan or a recorded proof says.
+WITHIN = 0.98  # of the pages are on the nodes they are bound to
+EVEN = 0.10  # of its fair share a node may have more or less
+_COARSE = 0.50  # of its fair share, lumps of huge pages and chance among few pages included
+
+_HUGE = re.compile(r"^([0-9a-f]+)-|^(?:AnonHugePages|ShmemPmdMapped): +[1-9]", re.M)
+
+
 class _Unprovable(Exception):
     """Why a proof cannot be made; ``absent`` when the workload was not there to be looked at."""
 
@@ -74,6 +83,7 @@ class WorkloadMapping(NamedTuple):
     policy: str  # as the kernel prints it, with flags and nodes: "bind:0"
     shared: str  # the file's name when it is shared memory, else ""
     bytes_by_node: Dict[int, int]
+    huge_bytes: int = 0  # the size of its pages of hugetlbfs
 
 
 def workload_mappings(text: str) -> Tuple[List[WorkloadMapping], int]:
@@ -101,7 +111,9 @@ def workload_mappings(text: str) -> Tuple[List[WorkloadMapping], int]:
             if not written:
                 continue
         nodes = {node: number * size for node, number in pages.items()}
-        found.append(WorkloadMapping(one.address, one.full_policy, file if ours else "", nodes))
+        huge = size if one.huge else 0
+        shared = file if ours else ""
+        found.append(WorkloadMapping(one.address, one.full_policy, shared, nodes, huge))
     return found, mixed
 
 
@@ -114,19 +126,20 @@ def _add(sums: Dict[int, int], more: Mapping[int, int]) -> None:
 class _Pages:
     """The workload memory of several processes."""
 
-    huge: int  # bytes of a transparent huge page
     pages: Dict[int, int] = field(default_factory=dict)
     interleaved: Dict[int, int] = field(default_factory=dict)
     policies: Dict[str, int] = field(default_factory=dict)
     segments: Dict[Tuple[str, str], Dict[int, int]] = field(default_factory=dict)
     lumps: int = 0
 
-    def add(self, mapping: WorkloadMapping) -> None:
+    def add(self, mapping: WorkloadMapping, transparent: int) -> None:
+        """Add a mapping; ``transparent``: the size of its transparent huge pages, 0 without any."""
         size = sum(mapping.bytes_by_node.values())
         self.policies[mapping.policy] = self.policies.get(mapping.policy, 0) + size
-        if self.huge and size >= self.huge:
-            self.lumps += self.huge  # one per mapping, see _misplaced
-        if mapping.policy.startswith("interleave"):
+        if "interleave" in mapping.policy:
+            # A page's node follows from its offset in its mapping (interleave_nid() in the
+            # kernel's mm/mempolicy.c): each mapping can give a node one page too many.
+            self.lumps += max(mapping.huge_bytes, transparent)
             _add(self.interleaved, mapping.bytes_by_node)
         if mapping.shared:
             segment = self.segments.setdefault((mapping.start, mapping.shared), {})
@@ -136,8 +149,11 @@ class _Pages:
             _add(self.pages, mapping.bytes_by_node)
 
 
-def _from_numa_maps(roots: List[int], members: List[int], proc: str) -> MemoryProof:
-    found = _Pages(kernel.huge_page_bytes())
+def _from_numa_maps(
+    roots: List[int], members: List[int], expects: MemoryExpectation, proc: str
+) -> MemoryProof:
+    found = _Pages()
+    unit = kernel.huge_page_bytes() if expects.rule == "shares" else 0
     mixed = read = resident = 0
     for pid in members:
         text = _numa_maps(pid, proc)
@@ -151,8 +167,9 @@ def _from_numa_maps(roots: List[int], members: List[int], proc: str) -> MemoryPr
             raise _Unprovable(
                 reason("numa-maps-unreadable", pid=pid, why=to_json(fault.reason))
             ) from None
+        huge = _huge_mappings(pid, proc) if unit else set()
         for mapping in mappings:
-            found.add(mapping)
+            found.add(mapping, unit if mapping.start in huge else 0)
         status = kernel.meminfo(kernel.read_text(f"{proc}/{pid}/status"))
         resident = max(resident, status.get("VmRSS", 0))
         mixed += its_mixed
@@ -168,8 +185,19 @@ def _from_numa_maps(roots: List[int], members: List[int], proc: str) -> MemoryPr
         processes=read,
         resident_bytes=resident or None,  # of the largest process, files included
         policies=found.policies,
+        page_bytes=os.sysconf("SC_PAGE_SIZE"),
         lumps=found.lumps,
     )
+
+
+def _huge_mappings(pid: int, proc: str) -> Set[str]:
+    """Return where the mappings begin that hold a transparent huge page now (smaps, proc(5))."""
+    found, start = set(), ""
+    for match in _HUGE.finditer(kernel.read_text(f"{proc}/{pid}/smaps") or ""):
+        start = match[1] or start
+        if not match[1]:
+            found.add(start)
+    return found
 
 
 def _numa_maps(pid: int, proc: str) -> Optional[str]:
@@ -189,17 +217,20 @@ def _numa_maps(pid: int, proc: str) -> Optional[str]:
         ) from None
 
 
-def _from_buffers(buffers: Mapping[Any, int], threads: int) -> MemoryProof:
+def _from_buffers(
+    buffers: Mapping[Any, int], members: List[int], expects: MemoryExpectation, proc: str
+) -> MemoryProof:
     strange = [str(node) for node in buffers if not str(node).isdigit()]
     if strange:
         size = sum(size for node, size in buffers.items() if str(node) in strange)
         raise _Unprovable(reason("buffers-not-placed", bytes=size, said=", ".join(strange)))
+    unit = kernel.huge_page_bytes() if expects.rule == "shares" else 0
     return MemoryProof(
         ok=None,
         source="move_pages",
         pages_bytes={int(node): int(size) for node, size in buffers.items() if size},
-        # Every thread goes round the nodes by itself, and all of them begin at the same one.
-        lumps=threads * kernel.huge_page_bytes(),
+        page_bytes=os.sysconf("SC_PAGE_SIZE"),
+        lumps=sum(unit * len(_huge_mappings(pid, proc)) for pid in members if unit),
     )
 
 
@@ -227,20 +258,19 @@ def prove(
         for pid in roots:
             if pid not in members:
                 raise _ended(pid)
-            if table[pid].name == "numactl":
-                raise _Unprovable(reason("numactl-not-done"), absent=True)
     except _Unprovable as why:
         nothing = MemoryProof(None, why.why), CpuProof(None, why.why)
         return _together(*nothing, host, absent=why.absent)
     cpus, cpus_absent = _prove_cpus(members, cell.expects.cpus, proc)
     memory, absent = MemoryProof(True), False
-    if cell.expects.memory.proof != "none":
+    expects = cell.expects.memory
+    if expects.proof != "none":
         try:
             if buffers is not None:
-                memory = _from_buffers(buffers, cell.threads)
+                memory = _from_buffers(buffers, members, expects, proc)
             else:
-                memory = _from_numa_maps(roots, members, proc)
-            memory, absent = _judged(memory, cell.expects.memory)
+                memory = _from_numa_maps(roots, members, expects, proc)
+            memory, absent = _judged(memory, expects)
         except _Unprovable as why:
             memory, absent = MemoryProof(None, why.why), why.absent
     return _together(memory, cpus, host, absent or cpus_absent)
@@ -275,37 +305,41 @@ def _judged(memory: MemoryProof, expects: MemoryExpectation) -> Tuple[MemoryProo
     if not total:
         return replace(memory, reason=reason("no-anonymous-page")), True
     shares = {node: round(size / total, 6) for node, size in memory.pages_bytes.items()}
-    wrong = _wrong_memory(expects, memory)
-    return replace(memory, shares=shares, ok=wrong is None, reason=wrong), False
+    ok, why = _judge_memory(expects, memory)
+    return replace(memory, shares=shares, ok=ok, reason=why), False
 
 
-def _wrong_memory(expects: MemoryExpectation, memory: MemoryProof) -> Optional[Reason]:
-    """Return how memory contradicts what is required of it, or None.
+_Verdict = Tuple[Optional[bool], Optional[Reason]]
+
+
+def _judge_memory(expects: MemoryExpectation, memory: MemoryProof) -> _Verdict:
+    """Return whether memory is as required, None where it cannot tell, with the reason.
 
     With ``policy: interleave`` only what the workload itself gave that policy is judged, whatever
     the policy of its other memory is.
     """
     if expects.proof != "required":
-        return None
+        return True, None
     interleaved = expects.policy == "interleave"
     pages = memory.interleaved_bytes if interleaved else memory.pages_bytes
     total = sum(pages.values())
     if not total:
-        return reason("no-interleaved-memory" if interleaved else "no-anonymous-page")
+        return False, reason("no-interleaved-memory" if interleaved else "no-anonymous-page")
     shares = {node: size / total for node, size in pages.items()}
     wanted = cpulist.parse(str(expects.nodes))
+    if expects.rule not in ("within", "shares"):
+        raise Fault(f"a cell expects memory by an unknown rule: {expects.rule!r}")
+    outside = _outside(shares, total, wanted)
+    if outside:
+        return False, outside
     if expects.rule == "within":
-        return _outside(shares, total, wanted, expects)
-    if expects.rule == "shares":
-        return _uneven(shares, total, wanted, expects, memory.lumps)
-    raise Fault(f"a cell expects memory by an unknown rule: {expects.rule!r}")
+        return True, None
+    return _spread(shares, total, fair_shares(expects), memory)
 
 
-def _outside(
-    shares: Mapping[int, float], total: int, wanted: List[int], expects: MemoryExpectation
-) -> Optional[Reason]:
+def _outside(shares: Mapping[int, float], total: int, wanted: List[int]) -> Optional[Reason]:
     outside = {node: share for node, share in shares.items() if node not in wanted}
-    if 1 - sum(outside.values()) >= (expects.at_least or 0.0):
+    if 1 - sum(outside.values()) >= WITHIN:
         return None
     worst = max(outside, key=lambda node: outside[node])
     return reason(
@@ -319,36 +353,36 @@ def _outside(
     )
 
 
-def _uneven(
-    shares: Mapping[int, float],
-    total: int,
-    wanted: List[int],
-    expects: MemoryExpectation,
-    lumps: int,
-) -> Optional[Reason]:
-    """``lumps`` are bytes of huge pages that may be one too many on a node, or one too few, when
-    their number is no multiple of the nodes'."""
-    fair = 1 / len(wanted)
-    # Few pages cannot be spread evenly: pages touched here and there fall as by chance, so
-    # three standard errors of a share of that many pages are added to the tolerance.
-    number = total / os.sysconf("SC_PAGE_SIZE")
-    uneven = 3 * math.sqrt(fair * (1 - fair) / number) + (1 - fair) * lumps / total
-    tolerance = (expects.within_points or 0.0) / 100 + uneven
-    off = {
-        node: shares.get(node, 0.0) - (fair if node in wanted else 0.0)
-        for node in {*wanted, *shares}
-    }
-    worst = max(sorted(off), key=lambda node: abs(off[node]))
-    if abs(off[worst]) <= tolerance:
-        return None
-    return reason(
-        "memory-uneven",
-        share=shares.get(worst, 0.0),
-        bytes=total,
-        node=worst,
-        fair=fair if worst in wanted else 0.0,
-        points=tolerance * 100 if worst in wanted else 0.0,
-    )
+def fair_shares(expects: MemoryExpectation) -> Dict[int, float]:
+    """Return the share (of 1) of the pages that each node is to have by the rule ``shares``."""
+    weights = {n: (expects.weights or {}).get(n, 1) for n in cpulist.parse(expects.nodes or "")}
+    return {node: weight / sum(weights.values()) for node, weight in weights.items()}
+
+
+def _spread(
+    shares: Mapping[int, float], total: int, fair: Mapping[int, float], memory: MemoryProof
+) -> _Verdict:
+    """Each node has its fair share, within EVEN of it, and never nothing.
+
+    A node may have one huge page of each mapping too many or too few, and pages touched here and
+    there fall as by chance: three standard errors of a share of that many pages. Both count up to
+    _COARSE of the share; what only they explain beyond that proves nothing either way.
+    """
+    # Weighted, a node gets as many pages in a row as is its weight; equal weights are one each.
+    row = {node: share / min(fair.values()) for node, share in fair.items()}
+    doubtful: Optional[Reason] = None
+    for node, due in fair.items():
+        share = shares.get(node, 0.0)
+        chance = 3 * math.sqrt(due * (1 - due) * memory.page_bytes / total)
+        lumps = (1 - due) * row[node] * memory.lumps / total
+        allowed = min(EVEN * due + chance + lumps, _COARSE * due)
+        if share and abs(share - due) <= allowed:
+            continue
+        said = {"share": share, "bytes": total, "node": node, "fair": due}
+        if abs(share - due) > EVEN * due + chance + lumps:
+            return False, reason("memory-uneven", **said, points=allowed * 100)
+        doubtful = doubtful or reason("memory-too-coarse", **said, lumps=memory.lumps)
+    return (True, None) if doubtful is None else (None, doubtful)
 
 
 def _prove_cpus(members: List[int], expects: CpuExpectation, proc: str) -> Tuple[CpuProof, bool]:
@@ -441,5 +475,5 @@ def contradiction(proof: Proof, cell: Cell) -> Optional[Reason]:
             return reason("unknown-instance", instance=proof.instance)
         cell = cell.of(proof.instance)
     allowed, seen = (set(cpulist.parse(text)) for text in (proof.cpus.allowed, proof.cpus.seen))
-    memory = _wrong_memory(cell.expects.memory, proof.memory)
+    _, memory = _judge_memory(cell.expects.memory, proof.memory)
     return memory or _wrong_cpus(cell.expects.cpus, allowed, seen)

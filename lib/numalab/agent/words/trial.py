@@ -41,10 +41,19 @@ def _memory_outside(said: Fields) -> str:
 
 
 def _memory_uneven(said: Fields) -> str:
-    wanted = f"{units.percent(said['fair'])} ± {said['points']:.2g} points"
+    fair, allowed = units.percent(said["fair"]), f"{said['points']:.2g} points"
     return (
-        f"{units.percent(said['share'])} of {units.size(said['bytes'])} on node {said['node']}, "
-        f"not {wanted if said['fair'] else '0 %'}"
+        f"{units.percent(said['share'])} of {units.size(said['bytes'])} on node {said['node']}: "
+        f"its fair share is {fair}, {allowed} more or less at most, and never nothing"
+    )
+
+
+def _memory_too_coarse(said: Fields) -> str:
+    share, fair = units.percent(said["share"]), units.percent(said["fair"])
+    return (
+        f"{share} of {units.size(said['bytes'])} on node {said['node']}, whose fair share is "
+        f"{fair}: with so few or so large pages this can be chance (a larger size of the tool's "
+        "memory can be proven)"
     )
 
 
@@ -122,12 +131,18 @@ SENTENCES: Dict[str, Template] = {
         f"others used {units.percent(said['share'])} of this cell's CPU time"
         + (f" ({', '.join(said['names'])})" if said["names"] else "")
     ),
+    # the binding
+    "cpus-refused": "not started: it cannot be bound to {cpus:CPUs} ({error}); offline, or outside "
+    "of this process's cpuset",
+    "policy-refused": "not started: its memory cannot have the policy {policy} on {nodes:nodes} "
+    "({error})",
+    "policy-not-in-force": "not started: asked for memory policy {policy} on nodes {nodes}, the "
+    "kernel set {now} on {on}; is a node outside of this process's cpuset?",
     # the proof
     "one-visible-node": "verified: one visible node",
     "not-proven": "placement not proven: {why}",
     "no-proof": "no proof was made",
     "process-ended": "process {pid} has ended",
-    "numactl-not-done": "numactl has not yet started the workload",
     "numa-maps-forbidden": "no permission to read {path} (run as the owner of the workload or as "
     "root)",
     "no-numa-maps": "there is no {path}: this kernel was built without NUMA (CONFIG_NUMA)",
@@ -140,6 +155,7 @@ SENTENCES: Dict[str, Template] = {
     "no-interleaved-memory": "no memory of the workload has the policy interleave",
     "memory-outside": _memory_outside,
     "memory-uneven": _memory_uneven,
+    "memory-too-coarse": _memory_too_coarse,
     "cpus-allowed-outside": "threads may run on {cpus:CPUs}, not only on {wanted}",
     "cpus-seen-outside": "threads were seen on {cpus:CPUs}, not only on {wanted}",
     "seen-in-part": "it was seen with {seen:size} and came to hold {peak:size}",

@@ -150,9 +150,7 @@ class MySQL(ServedDriver):
         nodes = host.memory_nodes
         if options[_INTERLEAVE] != "ON" or bound or len(nodes) < 2:
             return None
-        return MemoryExpectation(
-            "required", "shares", cpulist.format(nodes), within_points=5, policy="interleave"
-        )
+        return MemoryExpectation("required", "shares", cpulist.format(nodes), policy="interleave")
 
     def timing(self, options: Mapping[str, Any]) -> Timing:
         """Return the planned seconds: start and copy, filling the pool and warm-up, measurement."""
