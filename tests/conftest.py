@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import own_agent
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -15,3 +17,9 @@ def corpus() -> Path:
     if not (folder / "INDEX.tsv").is_file():
         pytest.skip(f"no corpus of real outputs at {folder}; set NUMALAB_CORPUS to read one")
     return folder
+
+
+@pytest.fixture(scope="session")
+def agent(tmp_path_factory) -> Path:
+    """The agent's archive with a lock of each folder's own."""
+    return own_agent.build(tmp_path_factory.mktemp("agent"))

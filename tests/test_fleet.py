@@ -15,13 +15,13 @@ import sys
 import tarfile
 import threading
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+import own_agent
 from numalab import agent_archive, check, fleet, home, session
 from numalab.agent.contract import SCHEMA, to_json
 from numalab.agent.errors import Fault
@@ -32,39 +32,6 @@ from numalab.runs import load as load_run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 pytest.importorskip("ansible", reason="ansible-core is not installed")
-
-# The lock's name follows the folder that the job measures into: .../HOST/SESSION.
-_LOCK = """
-import hashlib, os, sys
-def _own():
-    return "test-" + hashlib.md5(os.path.dirname(sys.argv[-1]).encode()).hexdigest()[:12]
-LOCK = _own()
-"""
-
-
-def lock_of(folder: Path) -> str:
-    names: dict = {}
-    before, sys.argv = sys.argv, ["agent", f"{folder}/SESSION"]
-    try:
-        exec(_LOCK, names)
-    finally:
-        sys.argv = before
-    return names["LOCK"]
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory):
-    """The agent's archive with a lock of each folder's own."""
-    plain = agent_archive.build(tmp_path_factory.mktemp("agent") / "plain.pyz")
-    own = plain.with_name("own.pyz")
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(own, "w") as target:
-        for entry in source.infolist():
-            data = source.read(entry)
-            if entry.filename == "numalab/agent/trial/lock.py":
-                assert b'LOCK = "numalab-measure"\n' in data
-                data = data.replace(b'LOCK = "numalab-measure"\n', _LOCK.encode())
-            target.writestr(entry, data)
-    return own
 
 
 @pytest.fixture
@@ -332,7 +299,7 @@ def test_a_host_without_a_usable_python_and_a_busy_one_say_so(place, old):
     busy = {**local(place, "busy"), "ansible_python_interpreter": sys.executable}
     path = inventory(place, none=local(place, "none"), busy=busy)
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(b"\0" + lock_of(place / "on-busy" / "busy").encode())
+        other.bind(b"\0" + own_agent.lock_of(place / "on-busy" / "busy").encode())
         other.listen()
         with pytest.raises(fleet.Failed, match="2 of 2 hosts failed") as failed:
             measure(asked("true"), path)

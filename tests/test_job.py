@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from numalab import agent_archive
 from numalab.agent.contract import (
     SCHEMA,
     Reason,
@@ -27,26 +25,6 @@ from numalab.agent.contract import (
 )
 from numalab.agent.errors import Fault
 from numalab.agent.trial import events, job, journal
-
-# An archive whose lock follows the folder that it measures into: .../SESSION.
-_LOCK = """
-import hashlib, os, sys
-LOCK = "test-" + hashlib.md5(os.path.dirname(sys.argv[-1]).encode()).hexdigest()[:12]
-"""
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory):
-    plain = agent_archive.build(tmp_path_factory.mktemp("agent") / "plain.pyz")
-    own = plain.with_name("own.pyz")
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(own, "w") as target:
-        for entry in source.infolist():
-            data = source.read(entry)
-            if entry.filename == "numalab/agent/trial/lock.py":
-                assert b'LOCK = "numalab-measure"\n' in data
-                data = data.replace(b'LOCK = "numalab-measure"\n', _LOCK.encode())
-            target.writestr(entry, data)
-    return own
 
 
 @pytest.fixture
@@ -222,8 +200,8 @@ def test_the_last_pid_of_the_status_is_the_queues_own(place):
 @pytest.mark.parametrize(
     ("given", "words"),
     [("{", "not JSON"), ('{"schema": 99}', "schema version"), ("[]", "order"),
-     ('{"schema": 2, "session": "../x", "requests": []}', "no name of a file"),
-     ('{"schema": 2, "session": "x", "requests": [{}]}', "lacks the key 'key'")],
+     (f'{{"schema": {SCHEMA}, "session": "../x", "requests": []}}', "no name of a file"),
+     (f'{{"schema": {SCHEMA}, "session": "x", "requests": [{{}}]}}', "lacks the key 'key'")],
 )  # fmt: skip
 def test_what_is_no_order_is_refused(place, agent, given, words):
     done = start(agent, place / "x", given)
