@@ -96,6 +96,7 @@ def request(**changes):
         "control": True,
         "blocks": 6,
         "seed": 7,
+        "pairs": "every",
         **changes,
     }
     return from_json(Request, asked, "the request")
@@ -272,12 +273,16 @@ def test_a_swept_cell_may_meet_its_baseline_at_the_baselines_own_value(drivers):
     assert found["local:0/threads=2"].baseline is None  # that one was not swept
 
 
-def test_without_numactl_only_what_needs_none_is_left(drivers):
-    made = plan.make(request(), topologies.topology(2), plan.Environment(None, None))
+@pytest.mark.parametrize("call", ["set_mempolicy", "mbind"])
+def test_where_no_policy_may_be_set_only_what_needs_none_is_left(drivers, call):
+    """As in a container whose seccomp profile forbids it: found before the first trial."""
+    why = reason("call-forbidden", call=call, error="Operation not permitted")
+    made = plan.make(request(), topologies.topology(2), plan.Environment(None, {call: why}))
     assert list(by_id(made)) == ["unbound"]
-    assert made.skipped[0].reason == reason("no-numactl")
+    said = str(made.skipped[0].reason)
+    assert f"may not call {call} (Operation not permitted)" in said and "SYS_NICE" in said
     assert "no-control" in codes(made.warnings)
-    made = plan.make(request(), topologies.topology(2), plan.Environment("/usr/bin/numactl", None))
+    made = plan.make(request(), topologies.topology(2), plan.Environment(None))
     assert len(made.cells) == 8
 
 
@@ -370,7 +375,7 @@ def test_every_node_has_its_own_baseline_in_the_first_case(drivers):
 def test_a_case_that_this_kernel_cannot_have_is_skipped_with_the_reason(drivers, tmp_path):
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
     (tmp_path / "proc/sys/vm/swappiness").write_text("60\n")
-    here = plan.Environment("/usr/bin/numactl", str(tmp_path))
+    here = plan.Environment(str(tmp_path))
     made = plan.make(in_cases(), topologies.topology(2), here)
     assert "cpus-only:0/reclaim" not in by_id(made) and len(made.cells) == 4
     (skip,) = made.skipped
@@ -386,7 +391,7 @@ def test_a_setting_with_a_question_mark_is_set_where_the_host_has_it(drivers, tm
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
     (tmp_path / "proc/sys/vm/swappiness").write_text("60\n")
     (tmp_path / "proc/sys/vm/zone_reclaim_mode").write_text("0\n")
-    here = plan.Environment("/usr/bin/numactl", str(tmp_path))
+    here = plan.Environment(str(tmp_path))
     wanted = {"vm.swappiness?": "10", "lru_gen.enabled?": "0x0000"}
     cells = by_id(plan.make(in_cases(changes=wanted), topologies.topology(2), here))
     assert cells["cpus-only:0/empty"].changes == {"vm.swappiness": "10"}
@@ -617,6 +622,6 @@ def test_what_a_named_binding_became_holds_in_every_case(drivers, tmp_path):
     assert became["cpus-only:roomiest"] == became["cpus-only"]
     assert became["cpus-only"][0] == tuple(f"cpus-only:0/{case['name']}" for case in CASES[:3])
     assert became["local"][0] == ("local:0/bound",)
-    here = plan.Environment("/usr/bin/numactl", str(tmp_path))  # a kernel that has no setting
+    here = plan.Environment(str(tmp_path))  # a kernel that has no setting
     became = resolved(plan.make(in_cases(), topologies.topology(2), here))
     assert became["cpus-only:roomiest"][1].code == "settings-absent"

@@ -1,7 +1,8 @@
 """The machine's shape, from sysfs and procfs under any root: live, or copied from elsewhere.
 
 Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-devices-node,
-Documentation/ABI/testing/sysfs-devices-system-cpu (caches) and sysfs-bus-pci of the Linux kernel.
+Documentation/ABI/testing/sysfs-devices-system-cpu (caches), sysfs-bus-pci,
+sysfs-kernel-mm-memory-tiers and sysfs-kernel-mm-mempolicy-weighted-interleave of the Linux kernel.
 Membership always comes from the kernel's own lists and maps; nothing is computed from the
 values of CPU numbers. What one CPU's list says of a group holds for the whole group, so that a
 host with hundreds of CPUs is read once per group and not once per CPU.
@@ -33,6 +34,8 @@ from ..kernel import CPUS, NODES
 from . import processor
 
 _PCI = "sys/bus/pci/devices"
+_TIERS = "sys/devices/virtual/memory_tiering"
+_WEIGHTS = "sys/kernel/mm/mempolicy/weighted_interleave"
 
 Problems = List[Reason]
 
@@ -277,10 +280,9 @@ def _nodes(
     numbers = kernel.list_nodes(root)
     if not numbers:
         problems.append(reason("no-nodes", folder=NODES))
-        cached = meminfo["Cached"] + meminfo.get("Buffers", 0) if "Cached" in meminfo else None
         node = Node(
             number=0, cpus=cpulist.format(online), memory_bytes=meminfo.get("MemTotal"),
-            free_bytes=meminfo.get("MemFree"), page_cache_bytes=cached,
+            free_bytes=meminfo.get("MemFree"), page_cache_bytes=kernel.page_cache(meminfo),
             distances={}, hugepages=_huge_pages(f"{root}/sys/kernel/mm/hugepages"),
         )  # fmt: skip
         return [node], dict.fromkeys(online, 0)
@@ -288,9 +290,10 @@ def _nodes(
     node_of: Dict[int, int] = {}
     shared: Set[int] = set()
     faults: Dict[str, List[int]] = {}
+    tiers = _tiers(root)
     for number in numbers:
         node, codes = _node(root, number, numbers, online)
-        nodes.append(node)
+        nodes.append(replace(node, tier=tiers.get(number)))
         for code in codes:
             faults.setdefault(code, []).append(number)
         for cpu in cpulist.parse(node.cpus):
@@ -302,7 +305,23 @@ def _nodes(
     without = online - set(node_of)
     if without:
         problems.append(reason("cpus-of-no-node", cpus=cpulist.format(without)))
+    for node in nodes:  # an offline CPU is in no list, but keeps its link: its node has CPUs
+        links = () if node.cpus else kernel.numbered(f"{root}/{NODES}/node{node.number}", "cpu")
+        for cpu in links:
+            node_of.setdefault(cpu, node.number)
     return nodes, node_of
+
+
+def _tiers(root: str) -> Dict[int, int]:
+    """The memory tier of each node; empty where the kernel has none (before 6.1)."""
+    return {
+        node: number
+        for number in kernel.numbered(f"{root}/{_TIERS}", "memory_tier")
+        for node in kernel.cpu_list(
+            kernel.read_text(f"{root}/{_TIERS}/memory_tier{number}/nodelist")
+        )
+        or ()
+    }
 
 
 def _node(
@@ -330,10 +349,19 @@ def _node(
     node = Node(
         number=number, cpus=cpulist.format((cpus or frozenset()) & online),
         memory_bytes=memory.get("MemTotal"), free_bytes=memory.get("MemFree"),
-        page_cache_bytes=memory.get("FilePages"), distances=distances,
+        page_cache_bytes=kernel.page_cache(memory), distances=distances,
         hugepages=_huge_pages(f"{here}/hugepages"),
+        weight=kernel.read_int(f"{root}/{_WEIGHTS}/node{number}"),
+        # access1 is of CPUs alone; access0 may be of an accelerator (numaperf.rst)
+        read_latency_ns=_of_firmware(here, "read_latency"),
+        read_bandwidth_mb_s=_of_firmware(here, "read_bandwidth"),
     )  # fmt: skip
     return node, codes
+
+
+def _of_firmware(node: str, name: str) -> Optional[int]:
+    found = (kernel.read_int(f"{node}/access{n}/initiators/{name}") for n in (1, 0))
+    return next((value for value in found if value), None)
 
 
 def _huge_pages(folder: str) -> Tuple[HugePagePool, ...]:

@@ -15,6 +15,7 @@ from .. import cpulist
 from ..errors import Fault
 
 ROOMIEST = "roomiest"  # in place of a node's number: the node with the most memory
+UNBOUND = "unbound"  # in place of a node's number: no CPU policy
 MOST_INSTANCES = 4  # that "few" means
 _WITHIN = ("node", "socket", "packed", "spread")
 _COUNTS = ("node", "node-cpus", "few", "doubling")  # of cores, beside a number
@@ -45,6 +46,9 @@ def split(asked: Any, names: Sequence[str]) -> Tuple[str, Any]:
         raise Fault(f"{asked!r} is not a binding: it must have one name",
                     f"known: {', '.join(names)}")  # fmt: skip
     ((name, argument),) = asked.items()
+    first, _, rest = str(argument).partition(":")
+    if f"{name}:{first}" in names:  # {interleave: all}, interleave:all:0
+        return f"{name}:{first}", rest or None
     if name not in names:
         raise Fault(f"there is no binding {name!r}", suggestion(name, names))
     return name, argument
@@ -70,9 +74,9 @@ def nodes(name: str, given: Any) -> Argument:
     return tuple(numbers), cpulist.format(numbers)
 
 
-def nodes_or_all(name: str, given: Any) -> Argument:
-    """As `nodes`, or "all": the CPUs of all nodes."""
-    return ("all", "all") if given == "all" else nodes(name, given)
+def nodes_or_unbound(name: str, given: Any) -> Argument:
+    """As `nodes`, or "unbound": no CPU policy."""
+    return (UNBOUND, UNBOUND) if given == UNBOUND else nodes(name, given)
 
 
 def pair(name: str, given: Any) -> Argument:

@@ -8,6 +8,9 @@ explicit one (a node, a CPU list or a core count that is named) is a Fault.
 Memory policies are those of set_mempolicy(2). "default" is first touch: a page is placed on the
 node of the CPU that first writes to it.
 
+Nodes that are memory only (CXL, HBM, persistent memory: `Host.memory_only`) have bindings of their
+own: memory-only, interleave:all and interleave:weighted. No other symbolic binding names them.
+
 A binding with a policy of POLICIES is one row of KINDS (and its resolver, where no other's fits).
 One with a new policy also has a row in POLICIES, the option of numactl(8) in ``Bound.numactl`` of
 the contract, and a sentence "memory-POLICY" in `words.plan`.
@@ -38,7 +41,7 @@ from ..contract import (
 from ..errors import Fault
 from ..words import units
 from . import grammar
-from .grammar import MOST_INSTANCES, ROOMIEST, Binding
+from .grammar import MOST_INSTANCES, ROOMIEST, UNBOUND, Binding
 
 _ALIKE = 0.95  # of the most memory: a node's total lacks what firmware and kernel keep
 
@@ -48,7 +51,7 @@ class Policy(NamedTuple):
 
     expects: MemoryExpectation
     own_nodes: bool  # its pages never leave its nodes
-    room: Callable[[Sequence[int]], int] = sum  # from the bytes that each of its nodes can hold
+    spread: bool = False  # each of its nodes must hold its share: there is room until one is full
 
 
 _RECORDED = MemoryExpectation("outcome")
@@ -58,8 +61,8 @@ POLICIES: Dict[str, Policy] = {
     "default": Policy(_RECORDED, own_nodes=False),
     "preferred": Policy(_RECORDED, own_nodes=False),
     "bind": Policy(_WITHIN, own_nodes=True),
-    # Interleaving has room until its fullest node is full.
-    "interleave": Policy(_EVEN, own_nodes=True, room=lambda sizes: len(sizes) * min(sizes)),
+    "interleave": Policy(_EVEN, own_nodes=True, spread=True),
+    "weighted-interleave": Policy(_EVEN, own_nodes=True, spread=True),
 }
 
 Found = Iterator[Union[Cell, Skip]]
@@ -101,6 +104,8 @@ def bound(host: Host, cpus: Optional[Sequence[int]], policy: str, memory: Sequen
     listed = None if cpus is None else cpulist.format(cpus)
     nodes = cpulist.format(memory) or None
     expects = POLICIES[policy].expects
+    if policy == "weighted-interleave":
+        expects = replace(expects, weights={n: host.node[n].weight or 1 for n in memory})
     where = CpuExpectation("outcome") if listed is None else CpuExpectation("required", listed)
     return Bound(
         cpus=listed,
@@ -187,6 +192,8 @@ def _why_one_memory_node(host: Host) -> Reason:
         return reason("one-node")
     if len(host.memory_nodes) == 1:
         return reason("only-memory-node", node=host.memory_nodes[0])
+    if host.memory_only:
+        return reason("the-others-are-memory-only", nodes=cpulist.format(host.memory_only))
     return reason("no-memory-node")
 
 
@@ -266,18 +273,24 @@ def _on_nodes(
         yield cell(host, binding, node, title, cpus, policy, memory, notes=notes)
 
 
-def _remote(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+def _pairs(host: Host, binding: Binding, baselines: Sequence[Cell], memory_only: bool) -> Found:
+    """CPUs of a node, memory of another one, which is memory only or is not."""
     asked = binding.argument
+    targets = host.memory_only if memory_only else host.main_nodes
     if isinstance(asked, tuple):
-        why = _why_no_cpus(host, asked[0]) or _why_no_memory(host, asked[1])
+        here, there = asked
+        why = _why_no_cpus(host, here) or _why_no_memory(host, there)
+        if not why and there not in targets:
+            kind = "remote" if memory_only else "memory-only"
+            why = reason("node-of-another-kind", node=there, write=f"{kind}: {here}->{there}")
         if why:
             raise refuse(host, binding, why)
-        yield _pair(host, binding, *asked)
+        yield _pair(host, binding, here, there, targets)
         return
     made: List[Union[Cell, Skip]] = []
     for here in host.cpus_of:
-        others = [n for n in host.memory_nodes if n != here]
-        ranks = _ranks(host, here)
+        others = [n for n in targets if n != here]
+        ranks = _ranks(host, here, targets)
         if asked == ROOMIEST:  # from there to the farthest, else to any
             others = ranks.get("farthest", others)[:1] if here == roomiest(host) else []
         elif asked is not None and others and asked not in ranks:
@@ -285,17 +298,18 @@ def _remote(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
             continue
         elif asked is not None:
             others = ranks.get(asked, [])[:1]
-        made += [_pair(host, binding, here, there) for there in others]
-    yield from made or [_skip(binding, _why_one_memory_node(host))]
+        made += [_pair(host, binding, here, there, targets) for there in others]
+    none = reason("no-memory-only-node") if memory_only else _why_one_memory_node(host)
+    yield from made or [_skip(binding, none)]
 
 
-def _ranks(host: Host, here: int) -> Dict[str, List[int]]:
-    """Return the remote memory nodes that are nearest to and farthest from a node.
+def _ranks(host: Host, here: int, targets: Sequence[int]) -> Dict[str, List[int]]:
+    """Return those of the memory nodes ``targets`` that are nearest to and farthest from a node.
 
     Each list is ascending: its first node stands for the rest. Empty where a distance is
-    unknown; a single remote node is both without any distance.
+    unknown; a single one is both without any distance.
     """
-    others = [n for n in host.memory_nodes if n != here]
+    others = [n for n in targets if n != here]
     if len(others) == 1:
         return {"nearest": others, "farthest": others}
     known = {n: host.distance(here, n) for n in others}
@@ -306,9 +320,10 @@ def _ranks(host: Host, here: int) -> Dict[str, List[int]]:
     return {rank: [n for n in others if known[n] == end] for rank, end in ends.items()}
 
 
-def _pair(host: Host, binding: Binding, here: int, there: int) -> Cell:
+def _pair(host: Host, binding: Binding, here: int, there: int, targets: Sequence[int]) -> Cell:
     notes = list(_limits(host, here))
-    ranks = {name: nodes for name, nodes in _ranks(host, here).items() if nodes[0] == there}
+    ranks = _ranks(host, here, targets)
+    ranks = {name: nodes for name, nodes in ranks.items() if nodes[0] == there}
     for name, nodes in ranks.items():
         if len(nodes) > 1:
             how = {"nearest": "near", "farthest": "far"}[name]
@@ -317,24 +332,50 @@ def _pair(host: Host, binding: Binding, here: int, there: int) -> Cell:
     own, other = host.distance(here, here), host.distance(here, there)
     if own is not None and other is not None and other <= own:
         notes.append(reason("impossible-distance", here=here, there=there, to=other, own=own))
-    label, cpus = f"remote {here}→{there}", host.cpus_of[here]
+    if there in host.memory_only:
+        of = host.node[there]
+        notes.append(
+            reason(
+                "memory-only-node", node=there, tier=of.tier,
+                ns=of.read_latency_ns, mb_s=of.read_bandwidth_mb_s,
+            )
+        )  # fmt: skip
+    label, cpus = f"{binding.name} {here}→{there}", host.cpus_of[here]
     more = {"rank": tuple(ranks), "notes": tuple(notes)}
     return cell(host, binding, f"{here}-{there}", label, cpus, "bind", [there], **more)
 
 
-def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
-    def over_all(where: Any, cpus: Optional[List[int]]) -> Cell:
-        nodes = host.memory_nodes
-        return cell(host, binding, where, f"interleave {where}", cpus, "interleave", nodes)
+def _why_no_interleave(host: Host, name: str) -> Optional[Reason]:
+    """Say why a host has nothing to interleave in this way, None where it has."""
+    weights = [host.node[n].weight for n in host.memory_nodes]
+    if len(host.memory_nodes if name != "interleave" else host.main_nodes) < 2:
+        return _why_one_memory_node(host)
+    if name == "interleave:all" and not host.memory_only:
+        return reason("interleave-takes-all")
+    if name == "interleave:weighted" and None in weights:
+        return reason("no-weighted-interleave")
+    if name == "interleave:weighted" and len(set(weights)) == 1:
+        return reason("weights-are-equal", weight=weights[0])
+    return None
 
-    if len(host.memory_nodes) < 2:
-        yield _skip(binding, _why_one_memory_node(host))
-    elif binding.argument == "all":
-        yield over_all("all", None)
+
+def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
+    """On the CPUs of a node or of the baseline; over main nodes, or over all that has memory."""
+    policy = "weighted-interleave" if binding.name == "interleave:weighted" else "interleave"
+    nodes = host.main_nodes if binding.name == "interleave" else host.memory_nodes
+
+    def over_all(where: Any, cpus: Optional[List[int]]) -> Cell:
+        return cell(host, binding, where, f"{binding.name} {where}", cpus, policy, nodes)
+
+    missing = _why_no_interleave(host, binding.name)
+    if missing:
+        yield _skip(binding, missing)
+    elif binding.argument == UNBOUND:
+        yield over_all(UNBOUND, None)
     elif binding.argument is None and baselines:  # on the CPUs of what it is compared with
         for base in baselines:
             node = of_node(base)
-            where = "all" if base.binding == "unbound" else base.id if node is None else node
+            where = UNBOUND if base.binding == UNBOUND else base.id if node is None else node
             yield over_all(where, None if base.cpus is None else cpulist.parse(base.cpus))
     else:
         for node in _nodes_meant(host, binding):
@@ -478,12 +519,15 @@ def _node_kind(policy: str, **more: Any) -> Kind:
 KINDS: Dict[str, Kind] = {
     "unbound": Kind(grammar.nothing, _unbound, anywhere=True),
     "local": _node_kind("bind"),
-    "interleave": Kind(grammar.nodes_or_all, _interleave, per_node=True),
+    "interleave": Kind(grammar.nodes_or_unbound, _interleave, per_node=True),
+    "interleave:all": Kind(grammar.nodes_or_unbound, _interleave, per_node=True),
+    "interleave:weighted": Kind(grammar.nodes_or_unbound, _interleave, per_node=True),
     "preferred": _node_kind("preferred"),
     "cpus-only": _node_kind("default", label="CPUs only"),
     "one-thread-per-core": _node_kind("bind", thread=0),
     "smt-siblings": _node_kind("bind", thread=1),
-    "remote": Kind(grammar.pair, _remote, per_node=True),
+    "remote": Kind(grammar.pair, functools.partial(_pairs, memory_only=False), per_node=True),
+    "memory-only": Kind(grammar.pair, functools.partial(_pairs, memory_only=True), per_node=True),
     "cores": Kind(grammar.cores, _cores, needs_argument=True),
     "cpus": Kind(grammar.cpu_list, _explicit, needs_argument=True, anywhere=True),
     "instances": Kind(grammar.instances, _instances, needs_argument=True, anywhere=True),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .. import cpulist, drivers
+from .. import cpulist, drivers, kernel
 from ..contract import (
     BASELINE,
     CELL,
@@ -33,10 +32,12 @@ from ..contract import (
 from ..errors import Fault, NotHere
 from ..paths import published
 from ..trial import settings as changes
-from . import budget, kinds, resolve
+from . import budget, classes, kinds, resolve
 from .budget import FEWEST_BLOCKS
+from .classes import CLASS
 from .order import trial_order
 from .request import check
+from .tours import toured
 
 TRIAL_OVERHEAD_S = 1.0  # starting the tool, proving the placement, reading the result
 
@@ -46,14 +47,14 @@ Unfit = Tuple[Cell, Reason]  # a cell that cannot be measured here, and why
 class Environment(NamedTuple):
     """What a plan needs of the host beside its shape; None: not there, or not looked for."""
 
-    numactl: Optional[str]  # its path
     root: Optional[str]  # where settings are looked for; None takes every setting to be there
+    forbidden: Mapping[str, Reason] = {}  # of the memory-policy calls, as kernel.forbidden_calls
 
 
 def make(request: Request, host: Host, environment: Optional[Environment] = None) -> Plan:
     """Return the plan of a request on a host; nothing is run but the tool's own search.
 
-    Without ``environment`` numactl and settings are looked for when the host is this one
+    Without ``environment`` settings and permissions are looked for when the host is this one
     (``root`` "/"), else taken to be there.
     Raises Fault for a request that is wrong, an explicit binding that the host cannot meet,
     and when no tool of ``prefer`` can be used.
@@ -61,15 +62,17 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     request = check(request)
     host = _without_the_clients_cpus(request, host)
     if environment is None and host.root == "/":
-        environment = Environment(shutil.which("numactl"), "/")
+        environment = Environment("/", kernel.forbidden_calls())
     wanted = [*request.bindings, *(b for case in request.cases for b in case.bindings or ())]
     names = [*(b for sweep in request.sweep for b in sweep.bindings), *request.names]
-    found = resolve.resolve(wanted, host, request.baseline, names)
+    seed = request.seed if request.pairs == CLASS else None
+    found = resolve.resolve(wanted, host, request.baseline, names, seed)
     cells, unfit = _in_cases(request, found, environment.root if environment else None)
-    if environment and not environment.numactl:
-        bound = [cell for cell in cells if _needs_numactl(cell)]
-        unfit += [(cell, reason("no-numactl")) for cell in bound]
-        cells = [cell for cell in cells if not _needs_numactl(cell)]
+    forbidden = environment.forbidden if environment else {}
+    why = forbidden.get("set_mempolicy") or forbidden.get("mbind")
+    if why:
+        unfit += [(c, reason("binding-forbidden", why=why)) for c in cells if _has_policy(c)]
+        cells = [cell for cell in cells if not _has_policy(cell)]
     tool, driver, cells, more = _prepare_with_a_tool(request, host, cells, found)
     unfit += more
     cells = [_with_differences(cell, cells) for cell in cells]
@@ -81,12 +84,14 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     once_s = outlay.prepare_s if outlay else 0.0
     fitted = budget.fit(
         cells, request.blocks, request.budget_s,
-        lambda left, blocks: _estimate(left, blocks, once_s).total_s,
+        lambda left, blocks: _estimate(_started(driver, left), blocks, once_s).total_s,
     )  # fmt: skip
     if fitted.unfit:
         cells, unfit = fitted.cells, [*unfit, *fitted.unfit]
         outlay = driver.outlay(cells) if cells else None
         once_s = outlay.prepare_s if outlay else 0.0
+    cells, tours = toured(driver, cells)
+    started = _started(driver, cells)
     plan = Plan(
         schema=SCHEMA,
         request=replace(request, blocks=fitted.blocks),
@@ -94,11 +99,12 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         cells=tuple(cells),
         skipped=(*found.skipped, *(Skip(c.binding, c.id, why, c.variant) for c, why in unfit)),
         resolved=_resolutions(request, found, cells, unfit),
-        order=trial_order(cells, fitted.blocks, request.seed),
+        order=trial_order(started, fitted.blocks, request.seed),
         warnings=(),
-        estimate=_estimate(cells, fitted.blocks, once_s),
+        estimate=_estimate(started, fitted.blocks, once_s),
         client=host.client,
         outlay=outlay,
+        tours=tours,
         least_s=round(fitted.least_s, 3),
     )
     warnings = [*found.warnings, *_warnings(plan, host)]
@@ -110,6 +116,13 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
             )
         )  # fmt: skip
     return replace(plan, warnings=tuple(warnings))
+
+
+def _started(driver: Driver, cells: Sequence[Cell]) -> List[Cell]:
+    """Return what trials are made of: the tours through these cells, and the other cells."""
+    cells, tours = toured(driver, cells)
+    visited = {id for tour in tours for id in tour.visits}
+    return [*tours, *(cell for cell in cells if cell.id not in visited)]
 
 
 def _estimate(cells: Sequence[Cell], blocks: int, once_s: float) -> Timing:
@@ -131,8 +144,8 @@ def _without_the_clients_cpus(request: Request, host: Host) -> Host:
     return replace(host, cpus=cpus, client=client)
 
 
-def _needs_numactl(cell: Cell) -> bool:
-    return any(one.numactl for one in (cell, *cell.instances))
+def _has_policy(cell: Cell) -> bool:
+    return any(one.memory.policy != "default" for one in (cell, *cell.instances))
 
 
 def settings(plan: Plan) -> Dict[str, List[str]]:
@@ -385,11 +398,13 @@ class _Preparation:
             keys = [key for asked in sweep.bindings for key in self._keys(asked)]
             before, made = len(self.faults), 0
             # Baselines first: their copies are what the others are compared with.
-            for cell in sorted(cells, key=lambda c: c.role != BASELINE):
-                if resolve.key(cell) in keys:
-                    copies = self._copies(cell, sweep)
-                    result[cell.id] += copies
-                    made += len(copies)
+            meant = [cell for cell in cells if resolve.key(cell) in keys]
+            if sweep.pairs == CLASS and self.request.pairs != CLASS:
+                meant = classes.thinned(self.host, meant, self.request.seed)
+            for cell in sorted(meant, key=lambda c: c.role != BASELINE):
+                copies = self._copies(cell, sweep)
+                result[cell.id] += copies
+                made += len(copies)
             if not made and len(self.faults) > before:
                 raise self.faults[before]
         return [cell for group in result.values() for cell in group]

@@ -59,9 +59,9 @@ def _not_again(cells: Sequence[Cell], last: Optional[Cell]) -> Sequence[Cell]:
 
 
 def trials(plan: Plan) -> Iterator[Tuple[Trial, Cell]]:
-    """Yield every trial of a plan in running order with its cell."""
+    """Yield every trial of a plan in running order with its cell, or its tour."""
     for trial in plan.order:
-        yield trial, plan.cell[trial.cell]
+        yield trial, plan.started[trial.cell]
 
 
 def left_s(plan: Plan, done: Container[int] = ()) -> float:

@@ -9,6 +9,7 @@ from typing import Mapping, Set, Tuple
 from ..contract import SCHEMA, CaseRequest, Request, SweepRequest
 from ..errors import Fault
 from ..trial import settings
+from .classes import CLASS, EVERY
 from .kinds import KINDS
 from .resolve import parse
 
@@ -35,6 +36,8 @@ def check(request: Request) -> Request:
     if request.collectors and request.collectors.interval_s <= 0:
         raise Fault(f"collectors: interval_s is {request.collectors.interval_s}, but must be above "
                     "0", "the usual one is 1.0")  # fmt: skip
+    if request.pairs not in (CLASS, EVERY):
+        raise Fault(f"pairs is {request.pairs!r}", f"write {CLASS} or {EVERY}")
     for name, measure in request.measure.items():
         if measure.better not in ("higher", "lower"):
             raise Fault(f"measure.{name}.better is {measure.better!r}", "write higher or lower")
@@ -59,6 +62,8 @@ def check(request: Request) -> Request:
 
 
 def _check_sweep(sweep: SweepRequest, names: Set[str]) -> None:
+    if sweep.pairs not in (CLASS, None):
+        raise Fault(f"sweep: pairs is {sweep.pairs!r}", f"write {CLASS}, or leave it out")
     if not sweep.values or not sweep.bindings:
         raise Fault(f"sweep: {sweep.option} has no values or no bindings", "name at least one")
     for value in sweep.values:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 from .. import cpulist
 from ..contract import BASELINE, CONTROL, Bound, Cell, Host, Reason, Skip, reason
 from ..errors import Fault
-from . import grammar, kinds
+from . import classes, grammar, kinds
 from .grammar import ROOMIEST, Binding
 from .kinds import KINDS
 
@@ -54,7 +54,11 @@ class Resolved:
 
 
 def resolve(
-    bindings: Sequence[Any], host: Host, baseline: Any = None, names: Iterable[Any] = ()
+    bindings: Sequence[Any],
+    host: Host,
+    baseline: Any = None,
+    names: Iterable[Any] = (),
+    seed: Optional[int] = None,
 ) -> Resolved:
     """Return the cells of bindings on a host, without options, and what is skipped.
 
@@ -62,6 +66,7 @@ def resolve(
     them; of those that need an argument the first); one that is not among them is added for those
     cells that are compared with it. Cells that are alike on this host are kept once. ``names``
     are further bindings, which become no cells: ``keys`` and ``reasons`` say what they are here.
+    With a ``seed`` one node or pair stands for those alike (`classes`), but where one is named.
 
     Raises Fault for an unknown binding and for an explicit request that the host cannot meet.
     """
@@ -89,17 +94,28 @@ def resolve(
                 kept[key(cell)] = replace(same, notes=same.notes + more)
             else:
                 made.skipped.append(Skip(cell.binding, cell.id, reason("same-as", cell=same.id)))
-    _keep_in_order(made, wanted, asked, kept)
     if isinstance(baseline, str):  # also a bare name that no binding has by itself
         made.keys.setdefault(baseline, [k for b in base for k in made.keys[b.text]])
-    baselines = [cell for cell in made.cells if cell.role == BASELINE]
-    for binding in map(parse, names):
+    baselines = [cell for cell in kept.values() if cell.role == BASELINE]
+    named = list(map(parse, names))
+    for binding in named:
         if binding.text not in made.keys:
             try:
                 _found(made, host, binding, baselines)
             except Fault as fault:
                 made.keys[binding.text], made.reasons[binding.text] = [], fault.reason
+    if seed is not None:
+        fixed = {k for b in (*wanted, *named) if _is_one(b) for k in made.keys[b.text]}
+        its = [cell.id for cell in kept.values() if key(cell) in fixed]
+        stay = classes.thinned(host, [*kept.values()], seed, its)
+        kept = {key(cell): cell for cell in stay}
+    _keep_in_order(made, wanted, asked, kept)
     return made
+
+
+def _is_one(binding: Binding) -> bool:
+    """Whether a binding names its nodes, so that no other may stand for them."""
+    return isinstance(binding.argument, tuple) or binding.argument == ROOMIEST
 
 
 def _keep_in_order(
@@ -107,7 +123,7 @@ def _keep_in_order(
 ) -> None:
     """Fill in the cells as the bindings were asked for; of an added baseline those needed."""
     in_order = [k for b in wanted for k in made.keys[b.text] if k in kept]
-    listed = {k for text in asked for k in made.keys[text]}
+    listed = {k for text in asked for k in made.keys[text] if k in kept}
     linked = link([kept[k] for k in dict.fromkeys(in_order)])
     needed = {cell.baseline for cell in linked}
     made.cells = [c for c in linked if key(c) in listed or c.id in needed]
@@ -224,25 +240,36 @@ def first_touch_nodes(host: Host, cell: Bound) -> str:
     if cell.memory.nodes is not None:
         return cell.memory.nodes
     own = [n for n in cpulist.parse(cell.cpu_nodes) if n in host.memory_nodes]
-    return cpulist.format(own or host.memory_nodes)
+    return cpulist.format(own or host.main_nodes or host.memory_nodes)
 
 
 def room_bytes(host: Host, cell: Bound) -> Tuple[Optional[int], Optional[int]]:
     """Return (bytes free at once, bytes after page cache is dropped) for a cell's policy.
 
-    A policy that only prefers may use every allowed node. Where one node holds all memory of the
+    A policy that only prefers may use every allowed node that has CPUs: what spills to a node
+    that is memory only is another kind of memory. Where one node holds all memory of the
     host, MemAvailable of /proc/meminfo is the authority. None where it is unknown.
     """
     with_memory = [node for node in host.nodes if node.memory_bytes != 0]
     if len(with_memory) <= 1 and host.available_bytes is not None:
         return host.available_bytes, host.available_bytes
     policy = kinds.POLICIES[cell.memory.policy]
-    numbers = cpulist.parse(cell.memory.nodes or "") if policy.own_nodes else host.memory_nodes
+    numbers = host.main_nodes or host.memory_nodes
+    if policy.own_nodes:
+        numbers = cpulist.parse(cell.memory.nodes or "")
     nodes = [host.node[n] for n in numbers]
     free = [node.free_bytes for node in nodes if node.free_bytes is not None]
     cache = [node.page_cache_bytes for node in nodes if node.page_cache_bytes is not None]
+    weights = cell.expects.memory.weights or {}
+
+    def room(sizes: Sequence[int]) -> int:
+        if not policy.spread:
+            return sum(sizes)
+        pages = [weights.get(number, 1) for number in numbers]  # of each node in a round
+        return min(size * sum(pages) // its for size, its in zip(sizes, pages))
+
     if not nodes or len(free) < len(nodes):
         return None, None
     if len(cache) < len(nodes):
-        return policy.room(free), None
-    return policy.room(free), policy.room([f + c for f, c in zip(free, cache)])
+        return room(free), None
+    return room(free), room([f + c for f, c in zip(free, cache)])

@@ -32,9 +32,13 @@ def _budget_too_small(fields: Fields) -> str:
     )
 
 
-def _firmware_says(fields: Fields) -> str:
-    said = f"the firmware says that node {fields['node']} is read in {fields['ns']} ns"
-    return said + (f", at {fields['mb_s']} MB/s" if fields["mb_s"] else "")
+def _memory_only_node(fields: Fields) -> str:
+    said = f"node {fields['node']} is memory only"
+    if fields["tier"] is not None:
+        said += f", of the kernel's memory tier {fields['tier']}"
+    told = ((fields["ns"], "ns"), (fields["mb_s"], "MB/s"))
+    known = [f"{value} {unit}" for value, unit in told if value is not None]
+    return said + (f"; by the firmware: reads {' and '.join(known)}" if known else "")
 
 
 def _stands_for_pairs(fields: Fields) -> str:
@@ -60,7 +64,10 @@ SENTENCES: Dict[str, Template] = {
     "no-memory-node": "no node has memory that may be used",
     "no-memory-only-node": "no node of this host is memory only (CXL, HBM, persistent memory)",
     "no-weighted-interleave": "this kernel cannot interleave by weight (Linux 6.9 and later can)",
-    "no-numactl": "numactl is not installed (apt install numactl, or dnf install numactl)",
+    "binding-forbidden": "{why}; in a container, start it with --cap-add SYS_NICE, or with a "
+    "seccomp profile that allows set_mempolicy, mbind and move_pages",
+    "call-forbidden": "this process may not call {call} ({error})",
+    "call-kills": "a process that calls {call} is killed here ({signal})",
     "no-roomiest-node": "no node has both CPUs and memory that may be used",
     "no-second-thread": "no core of node {node} has a second usable thread",
     "no-such-node": "node {node} does not exist",
@@ -71,7 +78,7 @@ SENTENCES: Dict[str, Template] = {
     "only-memory-node": "only node {node} has memory that may be used, and this needs two",
     "one-node": "this host has one node, and this needs two",
     "the-others-are-memory-only": (
-        "fewer than two nodes have both CPUs and memory; {nodes:nodes} have memory only"
+        "fewer than two nodes have both CPUs and memory; memory only: {nodes:nodes}"
     ),
     "weights-are-equal": (
         "every node has the weight {weight}, so it is the same as plain interleaving (weights are "
@@ -90,6 +97,7 @@ SENTENCES: Dict[str, Template] = {
     "budget-case": "no time for it in {budget_s:seconds}: the first case and short trials go first",
     "budget-class": "{cell} stands for it, which is as far from its memory ({budget_s:seconds})",
     "budget-sweep": "no time for this value of the sweep in {budget_s:seconds}",
+    "budget-for-others": "{budget_s:seconds} in all are too short for it beside what matters more",
     "budget-too-small": _budget_too_small,
     "longer-than-limit": (
         "a trial takes about {planned_s:seconds}, but its limit is {limit_s:seconds}"
@@ -105,9 +113,8 @@ SENTENCES: Dict[str, Template] = {
     "equally-far": (
         "nodes {nodes} are equally {how} from node {node}: node {stands} stands for them"
     ),
-    "firmware-says": _firmware_says,
-    "memory-tier": "node {node} has no CPUs; its memory is of the kernel's tier {tier}",
-    "stands-for-nodes": "node {node} stands for {nodes:n node}",
+    "memory-only-node": _memory_only_node,
+    "stands-for-nodes": "node {node} stands for {nodes:nodes}",
     "stands-for-pairs": _stands_for_pairs,
     "impossible-distance": (
         "the firmware's distance from node {here} to node {there} ({to}) is no longer than to "
