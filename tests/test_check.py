@@ -16,6 +16,7 @@ from numalab.agent.contract import (
     CaseRequest,
     Change,
     Manifest,
+    Measure,
     MemoryExpectation,
     MemoryPolicy,
     Plan,
@@ -356,6 +357,18 @@ def test_a_setting_that_was_not_put_back_is_a_warning(run):
     found = change(run, lambda manifest: replace(manifest, changes=changes))
     said = [line for line in found.warnings if "put back" in line]
     assert said == [f"vm.swappiness was not put back: {theirs}"]
+
+
+def test_a_metric_that_no_trial_gave_is_said(run):
+    def asking(manifest):
+        request = manifest.plan.request
+        measure = {**request.measure, "evnts_per_second": Measure("1/s", "higher")}
+        return replace(
+            manifest, plan=replace(manifest.plan, request=replace(request, measure=measure))
+        )
+
+    (said,) = [one for one in change(run, asking).warnings if "no trial gave" in one]
+    assert "evnts_per_second" in said and "events_per_second" in said
 
 
 def test_figures_of_an_emulated_host_are_not_called_measured(run):

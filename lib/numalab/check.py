@@ -414,10 +414,19 @@ def _rules(run: runs.Run) -> Iterator[str]:
             excuse = cell.expects.memory.why
             yield f"{cell.label}: where its memory went is recorded, not required: {excuse}"
     yield from _doubts(run)
+    known = set(run.measurements["metric"])
+    for metric in plan.request.measure:
+        if run.trials and metric not in known:
+            yield f"{metric} is asked for, and no trial gave it; its tool's metrics: {_few(known)}"
     if host.after is None and manifest.status == "complete":
         yield "the host's state after the run was not recorded"
     if host.after is not None:
         yield from map(str, state.compare(host.before, host.after))
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:12]) + (" …" if len(listed) > 12 else "") or "none"
 
 
 def _doubts(run: runs.Run) -> Iterator[str]:
