@@ -398,7 +398,7 @@ def _free_text(key):
 
 def planned(name, host, profile="quick", root=None):
     request = experiments.load(name).request(profile, "h", seed=1)
-    return plan.make(request, host, plan.Environment("/usr/bin/numactl", root))
+    return plan.make(request, host, plan.Environment(root))
 
 
 def case_of(cell_id):

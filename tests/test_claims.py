@@ -460,7 +460,7 @@ def test_what_a_level_cannot_find_is_said():
     elsewhere = verdict({**asked, "point": "node 7"}, frame, None, planned)
     assert elsewhere.verdict == NOT_TESTABLE and "not measured at node 7" in elsewhere.because
     skips = (
-        Skip("cpus-only", "cpus-only:0/other", reason("no-numactl"), "other"),
+        Skip("cpus-only", "cpus-only:0/other", reason("one-node"), "other"),
         Skip("cpus-only", "cpus-only:0/off", reason("settings-absent", names=["lru_gen.enabled"]),
              "off"),
     )  # fmt: skip

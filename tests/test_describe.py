@@ -185,7 +185,7 @@ def test_tools_are_found_with_versions_and_none_can_hang(tmp_path, monkeypatch):
 def test_a_program_that_is_not_there_says_what_needs_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = {tool.name: tool for tool in tools.find(limit_s=3)}
-    assert str(found["numactl"].why) == "numactl is not on PATH: bindings need it"
+    assert str(found["numactl"].why) == "numactl is not on PATH: the host experiment asks it"
     assert not any(tool.usable for tool in found.values() if tool.name != "mysql_server")
 
 

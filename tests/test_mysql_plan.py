@@ -208,7 +208,9 @@ def test_instances_are_bound_one_by_one(make):
     assert nodes.need_bytes > 4 * nodes.options["pool_bytes"]
     words = DRIVER.argv(ToolRecord("mysql_server", path="/m"), nodes.options, nodes)
     started = json.loads(words[words.index("--instances") + 1])
-    assert started[2] == {"name": "instance 3", "numactl": list(third.numactl)}
+    assert started[2] == {
+        "name": "instance 3", "cpus": "8-11", "policy": "bind", "nodes": "2"
+    }  # fmt: skip
 
 
 def test_instances_that_a_host_cannot_hold_are_skipped_with_the_reason():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -86,14 +85,64 @@ def test_a_gated_child_waits_and_then_is_the_program(tmp_path):
     assert _finish(child)["wall_s"] > 0.2
 
 
-def test_numactl_is_not_yet_the_program(tmp_path):
-    fake = tmp_path / "numactl"  # stays numactl for a moment, as the real one does
-    fake.symlink_to(shutil.which("sleep"))
-    child = _start(tmp_path, [str(fake), "0.3"])
-    for _ in range(20):
-        assert not child.is_program()
-        time.sleep(0.005)
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_child_is_bound_before_its_first_instruction(tmp_path, gated):
+    cpu, node = str(min(os.sched_getaffinity(0))), _node()
+    placement = {"cpus": cpu, "policy": "bind", "nodes": node}
+    look = "import time; print(open('/proc/self/numa_maps').readline(),"
+    look += " open('/proc/self/status').read()); time.sleep(0.1)"
+    child = _start(tmp_path, [sys.executable, "-c", look], placement=placement, gated=gated)
+    assert child.bound == placement
+    if gated:
+        child.open_gate()
     _finish(child)
+    said = (tmp_path / "out").read_text()
+    assert f" bind:{node} " in said and f"Cpus_allowed_list:\t{cpu}\n" in said
+    assert kernel.memory_policy()["policy"] == "default"  # the agent itself is not bound
+
+
+def test_an_inherited_policy_is_not_what_a_cell_without_one_gets(tmp_path):
+    node = _node()
+    code = (
+        "import sys, pathlib; from numalab.agent import kernel; "
+        "from numalab.agent.trial import process; here = pathlib.Path(sys.argv[1]); "
+        f"kernel.bind(None, 'interleave', '{node}'); "
+        "child = process.start(['cat', '/proc/self/numa_maps'], stdout=here / 'out', "
+        "stderr=here / 'err', placement={'cpus': None, 'policy': 'default', 'nodes': None}); "
+        "child.wait(1e9); child.end(); print(child.bound['policy'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "default\n"
+    policies = {line.split()[1] for line in (tmp_path / "out").read_text().splitlines()}
+    assert policies == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("placement", "code", "said"),
+    [
+        ({"cpus": "7000", "policy": "default", "nodes": None}, "cpus-refused", "CPU 7000"),
+        ({"cpus": "{cpu},7000", "policy": "default", "nodes": None}, "cpus-refused", "CPU 7000"),
+        ({"cpus": None, "policy": "bind", "nodes": "1000"}, "policy-refused", "node 1000"),
+        ({"cpus": None, "policy": "bind", "nodes": "{node},1000"}, "policy-", "1000"),
+    ],
+)
+def test_a_binding_that_cannot_be_had_starts_nothing(tmp_path, placement, code, said):
+    known = {"cpu": min(os.sched_getaffinity(0)), "node": _node()}
+    asked = {name: value and value.format(**known) for name, value in placement.items()}
+    with pytest.raises(Fault) as caught:
+        _start(tmp_path, ["/bin/sh", "-c", "echo started"], placement=asked)
+    assert caught.value.reason.code.startswith(code) and said in str(caught.value.reason)
+    assert (tmp_path / "out").read_text() == ""
+
+
+def _node():
+    """A node that memory can be bound to here, as a list."""
+    allowed = kernel.status(Path("/proc/self/status").read_text()).get("Mems_allowed_list", "")
+    if "set_mempolicy" in kernel.forbidden_calls() or not allowed:
+        pytest.skip("no memory policy can be set here")
+    return allowed.replace("-", ",").split(",")[0]
 
 
 def test_a_child_may_be_killed_for_memory_first(tmp_path):

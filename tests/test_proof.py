@@ -356,12 +356,6 @@ def test_no_page_at_all_proves_nothing(host):
     assert proof.ok is None and proof.reason.code == "no-anonymous-page"
 
 
-def test_numactl_before_its_exec_is_not_the_workload(host):
-    host.process(10, anon({1: 100}), name="numactl")
-    early = host.prove(10, cell(within("0")))
-    assert early.ok is None and early.absent is True
-
-
 def test_cpus_must_be_within_the_required_set(host):
     host.process(10, anon({0: 5}), threads=[("0-1", 0), ("1", 1)])
     proof = host.prove(10, cell(cpus="0-1"))

@@ -111,7 +111,7 @@ class Node:
     cpus: str
     memory_bytes: Optional[int]
     free_bytes: Optional[int]
-    page_cache_bytes: Optional[int]
+    page_cache_bytes: Optional[int]  # that can be dropped: shared memory is none
     distances: Mapping[int, int]
     hugepages: Tuple[HugePagePool, ...] = ()
     allowed_memory: bool = True
@@ -860,7 +860,8 @@ class Driver:
         """Return the cells of a tour with the options of a visit, and the timing of all visits.
 
         The timing of each cell is that of its own visit. A tool that tours is one process, says
-        "ready" once for each visit, and gives `cell` with its records.
+        "ready" once for each visit, and its records have the `visit` (a cell's id) that they are
+        of, as its rows and samples have `cell`.
         """
         raise NotImplementedError
 

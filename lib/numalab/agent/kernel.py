@@ -1,4 +1,4 @@
-"""The one reader of /proc and /sys, and the one caller of prctl(2).
+"""The one reader of /proc and /sys, and the one caller of prctl(2) and set_mempolicy(2).
 
 Formats: proc(5), Documentation/filesystems/proc.rst, Documentation/ABI/stable/sysfs-devices-node
 and Documentation/admin-guide/cputopology.rst of the Linux kernel. What cannot be read is None (or
@@ -8,13 +8,17 @@ is left out of a mapping), never 0. A ``root`` other than "/" is a copy of anoth
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import signal
+import sys
 from typing import (
+    Any,
     Callable,
     Dict,
     FrozenSet,
+    Iterable,
     List,
     Mapping,
     NamedTuple,
@@ -25,6 +29,7 @@ from typing import (
 )
 
 from . import cpulist
+from .contract import Reason, reason
 from .errors import Fault
 
 CPUS = "sys/devices/system/cpu"
@@ -145,6 +150,17 @@ def meminfo(text: Optional[str]) -> Dict[str, int]:
     for name, number, unit in re.findall(r"(\S+):\s+(\d+)( kB)?", text or ""):
         values[name] = int(number) * 1024 if unit else int(number)
     return values
+
+
+def page_cache(memory: Mapping[str, int]) -> Optional[int]:
+    """Return the bytes of files in memory that can be dropped, of a meminfo's values, or None.
+
+    The kernel counts shared memory as file pages too, and that can only be swapped out.
+    """
+    files = memory.get("FilePages", memory.get("Cached"))
+    if files is None:
+        return None
+    return max(0, files + memory.get("Buffers", 0) - memory.get("Shmem", 0))
 
 
 def counters(text: Optional[str]) -> Dict[str, int]:
@@ -344,3 +360,156 @@ def die_with_parent(
 def set_process_name(name: bytes) -> None:
     """Set the name of this process as ps(1) shows it, at most 15 bytes."""
     _libc.prctl(_PR_SET_NAME, ctypes.create_string_buffer(name), 0, 0, 0)
+
+
+def mount(kind: str, folder: str) -> None:
+    """Mount a file system of the kernel's own (mount(2)). Raises OSError."""
+    _mounted(_libc.mount(kind.encode(), os.fsencode(folder), kind.encode(), 0, None), folder)
+
+
+def unmount(folder: str) -> None:
+    """Undo ``mount``. Raises OSError, as when something in it is still in use."""
+    _mounted(_libc.umount2(os.fsencode(folder), 0), folder)
+
+
+def _mounted(result: int, folder: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), folder)
+
+
+# --- the memory-policy system calls -----------------------------------------------------------
+
+MODES = {  # of set_mempolicy(2), uapi/linux/mempolicy.h
+    "default": 0, "preferred": 1, "bind": 2, "interleave": 3, "preferred-many": 5,
+    "weighted-interleave": 6,
+}  # fmt: skip
+_CALLS = ("mbind", "get_mempolicy", "set_mempolicy", "move_pages")
+_GENERIC = (235, 236, 237, 239)  # uapi/asm-generic/unistd.h
+_NUMBERS = {  # by uname(2)'s machine
+    "aarch64": _GENERIC, "loongarch64": _GENERIC, "riscv64": _GENERIC,
+    "ppc64le": (259, 260, 261, 301), "s390x": (268, 269, 270, 310), "x86_64": (237, 239, 238, 279),
+}  # fmt: skip
+_MOST_NODES = 1024  # that a kernel can be built for (NODES_SHIFT)
+_WORD = 64
+_MODE = 7  # without its flags
+
+
+def _memory_call(name: str, *arguments: Any) -> None:
+    """Make a system call that has no function in libc. Raises OSError."""
+    machine = os.uname().machine
+    if machine not in _NUMBERS or sys.maxsize < 1 << 32:
+        raise OSError(errno.ENOSYS, f"{name}: unknown on {machine}")
+    number = _NUMBERS[machine][_CALLS.index(name)]
+    if _libc.syscall(ctypes.c_long(number), *arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def _nodes(numbers: Iterable[int], most: int) -> Any:
+    words = (ctypes.c_ulong * (most // _WORD + 1))()
+    for number in numbers:
+        words[number // _WORD] |= 1 << number % _WORD
+    return words
+
+
+def _set_policy(mode: int, nodes: Sequence[int]) -> None:
+    if not nodes:
+        return _memory_call("set_mempolicy", ctypes.c_long(mode), None, ctypes.c_ulong(0))
+    mask = _nodes(nodes, max(nodes))
+    # The kernel takes one bit less than it is told of (get_nodes() in mm/mempolicy.c).
+    bits = ctypes.c_ulong(len(mask) * _WORD + 1)
+    return _memory_call("set_mempolicy", ctypes.c_long(mode), mask, bits)
+
+
+def memory_policy() -> Dict[str, str]:
+    """Return this thread's memory policy, ``policy`` and ``nodes`` (a list); Raises OSError."""
+    mode, mask = ctypes.c_int(), _nodes((), _MOST_NODES - 1)
+    bits, nothing = ctypes.c_ulong(_MOST_NODES + 1), ctypes.c_ulong(0)
+    _memory_call("get_mempolicy", ctypes.byref(mode), mask, bits, None, nothing)
+    name = {number: name for name, number in MODES.items()}.get(mode.value & _MODE, str(mode.value))
+    nodes = [n for n in range(_MOST_NODES) if mask[n // _WORD] >> n % _WORD & 1]
+    return {"policy": name, "nodes": cpulist.format(nodes)}
+
+
+def bind(
+    cpus: Optional[str], policy: Optional[str] = None, nodes: Optional[str] = None
+) -> Dict[str, str]:
+    """Put this thread, and what it will start, on CPUs and under a memory policy.
+
+    ``cpus`` and ``nodes`` are lists, None for those that it has, or needs; ``policy`` is one of
+    MODES, None for the default. Returns what the kernel then says is in force: ``cpus``, and
+    ``policy`` and ``nodes``
+    where it tells them. Raises Fault when that is not what was asked, as when a CPU is offline or
+    a node outside of the cpuset, and when the kernel refuses.
+    """
+    policy = policy or "default"
+    if cpus is not None:
+        _bind_cpus(cpulist.parse(cpus))
+    in_force = {"cpus": cpulist.format(os.sched_getaffinity(0))}
+    wanted = {"policy": policy, "nodes": nodes or ""}
+    try:
+        if policy != "default" or _policy_now().get("policy", policy) != policy:
+            _set_policy(MODES[policy], cpulist.parse(nodes) if nodes else [])
+    except OSError as error:
+        raise Fault(reason("policy-refused", **wanted, error=error.strerror)) from None
+    now = _policy_now()
+    if now and now != wanted:
+        raise Fault(reason("policy-not-in-force", **wanted, now=now["policy"], on=now["nodes"]))
+    return {**in_force, **now}
+
+
+def _bind_cpus(wanted: Sequence[int]) -> None:
+    listed = cpulist.format(wanted)
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError as error:
+        raise Fault(reason("cpus-refused", cpus=listed, error=error.strerror)) from None
+    missing = sorted(set(wanted) - os.sched_getaffinity(0))
+    if missing:
+        raise Fault(reason("cpus-refused", cpus=cpulist.format(missing), error="not usable here"))
+
+
+def _policy_now() -> Dict[str, str]:
+    try:
+        return memory_policy()
+    except OSError:  # it can be set, and proven, without being told
+        return {}
+
+
+def forbidden_calls() -> Dict[str, Reason]:
+    """Return the memory-policy calls that this process may not make, and why, by name.
+
+    Each is tried, so that it does nothing, by a child: a filter (seccomp(2)) may kill who calls.
+    """
+    nothing = (None, ctypes.c_ulong(0))
+    harmless = {
+        "set_mempolicy": (ctypes.c_long(0), *nothing),
+        "mbind": (*nothing, ctypes.c_long(0), *nothing, ctypes.c_ulong(0)),
+        "move_pages": (ctypes.c_long(0), ctypes.c_ulong(0), None, None, None, ctypes.c_long(0)),
+    }
+    found = {}
+    for name, arguments in harmless.items():
+        status = _status_of(name, arguments)
+        if os.WIFSIGNALED(status):
+            killed = signal.Signals(os.WTERMSIG(status)).name
+            found[name] = reason("call-kills", call=name, signal=killed)
+        elif os.WEXITSTATUS(status):
+            error = os.strerror(os.WEXITSTATUS(status))
+            found[name] = reason("call-forbidden", call=name, error=error)
+    return found
+
+
+def _status_of(name: str, arguments: Sequence[Any]) -> int:
+    """Make a call in a child; return its wait status: exit status is the error's number."""
+    pid = os.fork()
+    if pid == 0:
+        code = errno.EIO
+        try:
+            _memory_call(name, *arguments)
+            code = 0
+        except OSError as error:
+            code = error.errno or code
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1]

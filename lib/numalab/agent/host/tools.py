@@ -109,7 +109,7 @@ def _numactl() -> Tool:
     # Before 2.0.19 it knows no --version.
     queries = (["dpkg-query", "-W", "-f", "${Version}"], ["rpm", "-q", "--qf", "%{VERSION}"])
     asked = [[*query, "numactl"] for query in queries]
-    return _program("numactl", [["numactl", "--version"], *asked], "bindings need it")
+    return _program("numactl", [["numactl", "--version"], *asked], "the host experiment asks it")
 
 
 def _compiler() -> Tool:

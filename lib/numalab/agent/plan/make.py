@@ -33,7 +33,7 @@ from ..errors import Fault, NotHere
 from ..paths import published
 from ..trial import settings as changes
 from . import budget, classes, kinds, resolve
-from .budget import FEWEST_BLOCKS
+from .budget import FEWEST_BLOCKS as FEWEST_BLOCKS
 from .classes import CLASS
 from .order import trial_order
 from .request import check

@@ -26,6 +26,7 @@ START_LIMIT_S = 180.0
 STOP_LIMIT_S = 60.0
 _LOG_BYTES = 64 << 10  # at its end, that are looked at
 DYING_S = 0.3  # for a server that is dying to have ended
+Placement = Mapping[str, Optional[str]]  # the arguments of kernel.bind
 
 
 class Refused(Exception):
@@ -36,7 +37,8 @@ class RunningServer:
     """A started server. ``stop`` or ``kill`` it in any case.
 
     ``name`` is that of one of several ("instance 2"), "" of the only one. ``listen`` is the address
-    and port for a client on another host.
+    and port for a client on another host. A ``placement`` that cannot be had is the last word of
+    its log.
     """
 
     def __init__(
@@ -47,14 +49,23 @@ class RunningServer:
         name: str = "",
         keep_open: Sequence[int] = (),
         listen: Optional[Tuple[str, int]] = None,
+        placement: Optional[Placement] = None,
     ) -> None:
         self.title, self.datadir, self.name, self.listen = title, datadir, name, listen
         self.log = os.path.join(datadir, LOG)
+
+        def settle() -> None:
+            try:
+                kernel.bind(**(placement or {"cpus": None}))
+            except Fault as fault:
+                os.write(2, f"numalab: {fault.what}\n".encode())
+                os._exit(1)
+
         with open(self.log, "wb") as log:
             try:
                 self.process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=datadir,
-                    pass_fds=tuple(keep_open), preexec_fn=kernel.die_with_parent(),
+                    pass_fds=tuple(keep_open), preexec_fn=kernel.die_with_parent(settle),
                 )  # fmt: skip
             except (OSError, subprocess.SubprocessError) as error:
                 raise Fault(

@@ -32,7 +32,7 @@ from ..trial.events import say
 from . import remote
 from .client import Client
 from .dataset import Copy, DataSet, fault_event
-from .instance import Refused, RunningServer
+from .instance import Placement, Refused, RunningServer
 
 _ROOM_S = 1  # of warm-up, in which the engine proves the placement and starts to count
 
@@ -46,8 +46,8 @@ def main(
 ) -> int:
     """Perform one trial; see the module. The exit status is 0 when everything went well.
 
-    Words: ``--tool`` (JSON of the ToolRecord), ``--instances`` (JSON: of each ``name`` and
-    ``numactl``, the prefix of its server), ``--options`` (JSON: as the driver resolved them).
+    Words: ``--tool`` (JSON of the ToolRecord), ``--instances`` (JSON: of each server ``name`` and
+    the arguments of kernel.bind), ``--options`` (JSON: as the driver resolved them).
     """
     asked = {word[2:]: json.loads(value) for word, value in zip(arguments[::2], arguments[1::2])}
     try:
@@ -92,8 +92,8 @@ class ServedTrial:
         self.follower = threading.Thread(target=self._follow, daemon=True)
         self.trouble: Optional[BaseException] = None
 
-    def start_server(self, name: str, prefix: Sequence[str], copy: Copy) -> RunningServer:
-        """Return a server started on a working copy, which holds the copy's lock too."""
+    def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
+        """Return a bound server started on a working copy, which holds the copy's lock too."""
         raise NotImplementedError
 
     def start_client(self, server: RunningServer) -> Client:
@@ -135,10 +135,12 @@ class ServedTrial:
             copy = self.data.take(number)
             self.copies.append(copy)
             try:
-                self.servers.append(self.start_server(one["name"], one["numactl"], copy))
+                name = one["name"]
+                placement = {word: given for word, given in one.items() if word != "name"}
+                self.servers.append(self.start_server(name, placement, copy))
             finally:
                 os.close(copy.lock)  # the server's own descriptor holds it as long as it lives
-        # Only now: a server that is started inherits the CPUs, and numactl goes by what it may use.
+        # Only now: a server that is not bound inherits the CPUs.
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, self.client_cpus)
         for server, copy in zip(self.servers, self.copies):

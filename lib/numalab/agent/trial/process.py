@@ -20,10 +20,21 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence, Set
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Set,
+)
 
 from .. import kernel
-from ..contract import SCHEMA, reason
+from ..contract import SCHEMA, Reason, from_json, reason, to_json
 from ..errors import Fault
 
 _END_S = 10.0  # for killed processes to be gone
@@ -111,6 +122,7 @@ class Child:
         self.argv = list(argv)
         self.warden = warden
         self.pid = 0
+        self.bound: Dict[str, str] = {}  # what was in force when it started, as of kernel.bind
         self.started = 0.0  # on the monotonic clock; of a gated child: when the gate opened
         self.ended: Optional[Dict[str, Any]] = None
         self._stdin = stdin
@@ -145,16 +157,13 @@ class Child:
             self._stdin = None
 
     def is_program(self) -> bool:
-        """Tell whether the pid is the measured program by now, no longer gate or numactl."""
+        """Tell whether the pid is the measured program by now, no longer the gate."""
         try:
             with open(f"/proc/{self.pid}/cmdline", "rb") as file:
                 words = file.read().split(b"\0")[:-1]
         except OSError:
             return False
-        given = [os.fsencode(word) for word in self.argv]
-        if not words or _GATE.encode() in words[:3]:
-            return False
-        return not (os.path.basename(given[0]) == b"numactl" and words == given)
+        return bool(words) and _GATE.encode() not in words[:3]
 
     def note_peak(self) -> None:
         """Read the program's peak memory while it runs: see ``_rusage`` for why."""
@@ -189,6 +198,10 @@ class Child:
             raise Fault(
                 reason("not-started", program=self.argv[0], why=report["error"]), "is it installed?"
             )
+        if "refused" in report:
+            raise Fault(from_json(Reason, report["refused"]))
+        if "bound" in report:
+            self.bound = report["bound"]
         if "pid" in report:
             self.pid, self.started = report["pid"], report["began"]
         if "usage" in report:
@@ -275,14 +288,16 @@ def start(
     expendable: bool = False,
     env: Optional[Dict[str, str]] = None,
     keep_open: Iterable[int] = (),
+    placement: Optional[Mapping[str, Optional[str]]] = None,
 ) -> Child:
     """Start a program in a session of its own, its output going to two files.
 
     ``talks`` gives it a pipe as standard input (else /dev/null); ``gated`` holds it back until
     ``Child.open_gate``; ``expendable`` makes it the first that the kernel kills when memory runs
     out (oom_score_adj 1000, proc(5)); ``env`` is added to the environment. ``keep_open`` are
-    descriptors that its warden keeps as long as it lives. Call ``Child.end`` in any case. Raises
-    Fault when the program cannot be started.
+    descriptors that its warden keeps as long as it lives; ``placement`` are the arguments of
+    kernel.bind. Call ``Child.end`` in any case. Raises Fault when the program cannot be started,
+    or not so.
     """
     words = ["/bin/sh", "-c", _GATE, "numalab-gate", *argv] if gated else list(argv)
     others = set(kernel.descendants(os.getpid()))
@@ -299,15 +314,16 @@ def start(
             become_helper(b"numalab-warden", {*wardens, *keep_open})
             popen: Dict[str, Any] = {"stdin": stdin, "stdout": out, "stderr": err}
             popen["env"] = {**os.environ, **(env or {})}
-            _guard_program(words, popen, expendable, orders, reports)
+            _guard_program(words, popen, expendable, placement, orders, reports)
         finally:
             os._exit(0)
     for descriptor in wardens:
         os.close(descriptor)
     child = Child(argv, warden, our_orders, our_reports, our_stdin, others)
     try:
-        if not child._report(60.0):
-            raise Fault(reason("not-started", program=argv[0], why="its warden said nothing"))
+        while not child.pid:
+            if not child._report(60.0):
+                raise Fault(reason("not-started", program=argv[0], why="its warden said nothing"))
     except BaseException:
         child.end()
         raise
@@ -321,7 +337,12 @@ def _expendable() -> None:
 
 
 def _guard_program(
-    words: List[str], popen: Dict[str, Any], expendable: bool, orders: int, reports: int
+    words: List[str],
+    popen: Dict[str, Any],
+    expendable: bool,
+    placement: Optional[Mapping[str, Optional[str]]],
+    orders: int,
+    reports: int,
 ) -> NoReturn:
     """The warden: start the program, report its end, end everything when the pipe closes."""
 
@@ -329,12 +350,22 @@ def _guard_program(
         with contextlib.suppress(BrokenPipeError):
             os.write(reports, json.dumps(report).encode() + b"\n")
 
+    def settle() -> None:
+        if expendable:
+            _expendable()
+        if placement:
+            try:
+                say({"bound": kernel.bind(**placement)})
+            except Fault as fault:
+                say({"refused": to_json(fault.reason)})
+                os._exit(127)
+
     kernel.adopt_orphans()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    before_exec = kernel.die_with_parent(_expendable if expendable else None)
+    before_exec = kernel.die_with_parent(settle)
     began = time.monotonic()
     try:
         program = subprocess.Popen(words, start_new_session=True, preexec_fn=before_exec, **popen)

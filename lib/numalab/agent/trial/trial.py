@@ -10,6 +10,10 @@ say ``{"event":"fault"}`` with ``"reason"``, a code with fields, or ``"what"``, 
 it runs by itself; collectors are attached before its first instruction and its placement is looked
 at while it runs, seldom and ever more seldom.
 
+On a *tour* a handshake is made for each of its cells: the driver's line that names the cell, the
+tool's ``ready``, proof, ``go``, ``result``, proof; one ``quit`` ends all. Each cell has its own
+grade and reason. The collectors look at the tour as a whole, and perf counts nothing.
+
 Whatever goes wrong with the tool makes the trial's grade ``error`` with the reason, keeps its raw
 output, and lets the run go on. Only a full disk and a wish to stop end it.
 """
@@ -25,7 +29,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import collectors, kernel
 from ..contract import (
@@ -34,14 +38,18 @@ from ..contract import (
     SCHEMA,
     UNVERIFIED,
     VERIFIED,
+    Cell,
     Driver,
+    Graded,
     Host,
     Plan,
     Proof,
     Reason,
+    Record,
     Row,
     Timing,
     ToolRecord,
+    Tour,
     Trial,
     TrialRecord,
     TrialTimes,
@@ -51,7 +59,7 @@ from ..contract import (
 )
 from ..errors import Fault
 from ..paths import published
-from ..plan import kinds, resolve
+from ..plan import kinds, resolve, tours
 from . import journal, process, settings
 from . import proof as proving
 from .folder import now_utc
@@ -119,24 +127,30 @@ class _Trial:
         self.driver = bench.driver
         self.entry = entry
         self.attempt = attempt
-        self.cell = bench.plan.cell[entry.cell]
+        self.cell = bench.plan.started[entry.cell]
+        self.tour = isinstance(self.cell, Tour)
+        visited = tours.order(
+            bench.plan.visited(entry.cell), bench.plan.request.seed, entry.block
+        )
+        self.cells = [bench.plan.cell[id] for id in visited]
         self.limit_s = limit_s(bench.plan.request.time_limit_s, self.cell.timing)
-        # A tool that starts what is measured by itself binds it by itself.
-        prefix = () if self.driver.binds_itself else self.cell.numactl
-        self.argv = [*prefix, *self.driver.argv(bench.found, self.cell.options, self.cell)]
+        self.argv = self.driver.argv(bench.found, self.cell.options, self.cell)
         self._child: Optional[process.Child] = None
         self.collection: Optional[collectors.Collection] = None
         self.collected: Optional[Mapping[str, Any]] = None
         self.proofs: List[Proof] = []
         self.warnings: List[Reason] = []
         self.failure: Optional[Reason] = None
-        self.unverified: Optional[Reason] = None  # as the driver finds it in the output
+        self.failed: Dict[str, Reason] = {}  # cells that failed by themselves
+        self.unverified: Dict[str, Reason] = {}  # by cell, as the driver finds it in the output
+        self.held: Set[Optional[str]] = set()  # nodes on which the tool of a tour has a buffer
         self.settings: Dict[str, str] = {}
         self.pids: List[int] = []  # that the tool named; else its whole tree
         self.read_to = 0  # how far the child's standard output has been read, in bytes
         self.proof_s = 0.0
-        self.warmup_s = self.cell.timing.warmup_s  # as planned, else as it was
-        self.marks: Dict[str, float] = {}  # moments on the monotonic clock
+        self.warmup_s = 0.0  # as the tool says, else as planned
+        self.start_s = self.measured_s = 0.0
+        self.began = time.monotonic()
         raw = bench.folder / "raw"
         self.stdout = raw / f".{entry.trial:04d}.stdout"
         self.stderr = raw / f".{entry.trial:04d}.stderr"
@@ -148,13 +162,13 @@ class _Trial:
 
     def measure(self) -> Tuple[TrialRecord, List[Row]]:
         started = now_utc()
-        self.marks["begin"] = time.monotonic()
         kills_before = kernel.oom_kills() or 0
         try:
             try:
                 if self.bench.changes:
                     self.settings = self.bench.changes.enforce(self.cell.changes)
-                self._check_room()
+                if not self.tour:
+                    self._check_room(self.cell)
                 if self.driver.protocol == HANDSHAKE:
                     self._start(talks=True)
                     self._converse()
@@ -179,9 +193,9 @@ class _Trial:
 
     # --- before -------------------------------------------------------------------------------
 
-    def _check_room(self) -> None:
-        need, memory = self.cell.need_bytes, self.cell.memory
-        free, freeable = resolve.room_bytes(_with_fresh_memory(self.bench.host), self.cell)
+    def _check_room(self, cell: Cell) -> None:
+        need, memory = cell.need_bytes, cell.memory
+        free, freeable = resolve.room_bytes(_with_fresh_memory(self.bench.host), cell)
         if free is None or free >= need:
             return
         room = {"need": need, "free": free, "nodes": memory.nodes}
@@ -201,6 +215,8 @@ class _Trial:
                 expendable=True,
                 env=self.driver.environment(self.cell.options, self.cell),
                 keep_open={self.bench.lock},
+                # A tool that starts what is measured by itself binds it by itself.
+                placement=None if self.driver.binds_itself else self.cell.placement,
             )
         self.deadline = time.monotonic() + self.limit_s
 
@@ -209,6 +225,7 @@ class _Trial:
         if asked:
             asked = replace(
                 asked,
+                perf=asked.perf and not self.tour,
                 software_events=asked.software_events and not self.driver.switches_often,
                 instances=tuple(one.name for one in self.cell.instances),
             )
@@ -223,21 +240,13 @@ class _Trial:
     # --- handshake ----------------------------------------------------------------------------
 
     def _converse(self) -> None:
-        ready = self._expect("ready")
-        self.marks["ready"] = time.monotonic()
-        # A tool's first touch of its memory is warm-up too, as its timing() plans it.
-        spent = float(ready.get("setup_s") or 0.0) + float(ready.get("warmup_s") or 0.0)
-        self.warmup_s = spent or self.warmup_s
-        self.pids = self._named(ready.get("pids"))
-        if ready.get("nothing_yet") is not True:
-            self._prove("before", ready.get("buffers"))
-        self._attach()
-        self.marks["go"] = time.monotonic()
-        self.child.write_line("go")
-        result = self._expect("result")
-        self.marks["end"] = time.monotonic()
-        self._detach()
-        self._prove("after", result.get("buffers"))
+        if self.tour:
+            self._attach()
+            for cell in self.cells:
+                self._visit(cell)
+            self._detach()
+        else:
+            self._exchange(self.cell, self.began)
         self.child.write_line("quit")
         self.child.close_stdin()
         quit_s = self.driver.quit_s
@@ -245,6 +254,37 @@ class _Trial:
             self.warnings.append(reason("tool-did-not-quit", limit_s=quit_s))
         else:
             self._check_end()
+
+    def _visit(self, cell: Cell) -> None:
+        began = time.monotonic()
+        if cell.memory.nodes not in self.held:
+            try:
+                self._check_room(cell)
+            except _Failed as failed:
+                self.failed[cell.id] = failed.why
+                return
+            self.held.add(cell.memory.nodes)
+        self.child.write_line(self.driver.visit(cell))
+        self._exchange(cell, began)
+
+    def _exchange(self, cell: Cell, began: float) -> None:
+        """From "ready" to "result", with the proofs of a cell; ``began``: when waiting began."""
+        ready = self._expect("ready")
+        self.start_s += time.monotonic() - began
+        # A tool's first touch of its memory is warm-up too, as its timing() plans it.
+        self.warmup_s += float(ready.get("setup_s") or 0.0) + float(ready.get("warmup_s") or 0.0)
+        self.pids = self._named(ready.get("pids"))
+        if ready.get("nothing_yet") is not True:
+            self._prove(cell, "before", ready.get("buffers"))
+        if not self.tour:
+            self._attach()
+        go = time.monotonic()
+        self.child.write_line("go")
+        result = self._expect("result")
+        self.measured_s += time.monotonic() - go
+        if not self.tour:
+            self._detach()
+        self._prove(cell, "after", result.get("buffers"))
 
     def _named(self, pids: Any) -> List[int]:
         """Return the processes that the tool names; they must be its own."""
@@ -288,7 +328,7 @@ class _Trial:
     def _accompany(self) -> None:
         self._attach()
         self.child.open_gate()
-        self.marks["ready"] = self.marks["go"] = self.child.started
+        self.start_s = self.child.started - self.began
         self.deadline = self.child.started + self.limit_s
         pause = 0.001
         while not self.child.is_program() and self.child.poll() is None:
@@ -298,7 +338,7 @@ class _Trial:
         while self.child.poll() is None:
             now = time.monotonic() - self.child.started
             if now >= due:
-                took = self._prove("running", None)
+                took = self._prove(self.cell, "running", None)
                 self.child.note_peak()
                 # Reading numa_maps holds up page faults: a small part of the time at most, but
                 # for the first look, which finds little mapped.
@@ -308,7 +348,7 @@ class _Trial:
             self.child.wait(time.monotonic() + pause)
             pause = min(pause * 1.5, _POLL_S)
         ended = self.child.poll() or {}
-        self.marks["end"] = self.child.started + ended["wall_s"]
+        self.measured_s = ended["wall_s"]
         self._detach()
         self._check_end()
         if self.cell.expects.memory.proof == "required":
@@ -321,24 +361,25 @@ class _Trial:
 
     # --- both ---------------------------------------------------------------------------------
 
-    def _prove(self, when: str, buffers: Optional[Mapping[str, int]]) -> float:
+    def _prove(self, cell: Cell, when: str, buffers: Optional[Mapping[str, int]]) -> float:
         """Prove the placement, of several instances each against its own binding; return seconds.
 
         ``buffers`` are bytes by node, of a tool that reports them.
         """
         began = time.monotonic()
         t_s = round(began - self.child.started, 3)
-        host, instances = self.bench.host, self.cell.instances
+        host, instances = self.bench.host, cell.instances
         if instances:
             if len(self.pids) != len(instances):
                 raise _Failed(reason("pids-missing", named=len(self.pids), wanted=len(instances)))
             for pid, one in zip(self.pids, instances):
-                proof = proving.prove([pid], self.cell.of(one.name), host)
+                proof = proving.prove([pid], cell.of(one.name), host)
                 self.proofs.append(replace(proof, when=when, t_s=t_s, instance=one.name))
         else:
             pids = self.pids or [self.child.pid]
-            proof = proving.prove(pids, self.cell, host, buffers=buffers)
-            self.proofs.append(replace(proof, when=when, t_s=t_s))
+            proof = proving.prove(pids, cell, host, buffers=buffers)
+            its = cell.id if self.tour else ""
+            self.proofs.append(replace(proof, when=when, t_s=t_s, cell=its))
         took = time.monotonic() - began
         self.proof_s += took
         return took
@@ -408,11 +449,8 @@ class _Trial:
         raw, sums = self._keep_raw(ended)
         self._warn_of_disturbance()
         rows = self._read_output(ended)
-        grade, why = proving.grade(self.proofs, self.bench.host)
-        if grade == VERIFIED and self.unverified:
-            grade, why = UNVERIFIED, self.unverified
-        if self.failure:
-            grade, why = ERROR, self.failure
+        graded = [self._graded(cell) for cell in self.cells]
+        grade, why = together(graded)
         tool = self.bench.plan.tool
         record = TrialRecord(
             schema=SCHEMA,
@@ -435,8 +473,20 @@ class _Trial:
             sha256=sums,
             warnings=tuple(self.warnings),
             settings=self.settings,
+            bound=self._child.bound if self._child else {},
+            visits=tuple(graded) if self.tour else (),
         )
         return record, rows
+
+    def _graded(self, cell: Cell) -> Graded:
+        failure = self.failure or self.failed.get(cell.id)
+        if failure:
+            return Graded(cell.id, ERROR, failure)
+        proofs = [proof for proof in self.proofs if not self.tour or proof.cell == cell.id]
+        grade, why = proving.grade(proofs, self.bench.host)
+        if grade == VERIFIED and cell.id in self.unverified:
+            return Graded(cell.id, UNVERIFIED, self.unverified[cell.id])
+        return Graded(cell.id, grade, why)
 
     def _keep_raw(self, ended: Optional[Dict[str, Any]]) -> Tuple[Dict[str, str], Dict[str, str]]:
         """Write the raw files; return their names by kind and hashes by name."""
@@ -458,7 +508,7 @@ class _Trial:
 
     def _read_output(self, ended: Optional[Dict[str, Any]]) -> List[Row]:
         """Parse what the driver asks for; what cannot be read is a failure of the trial."""
-        if self._child is None:
+        if self._child is None or len(self.failed) == len(self.cells):
             return []
         if self.driver.output == "rusage":
             text = json.dumps(ended, ensure_ascii=False) + "\n"
@@ -467,15 +517,28 @@ class _Trial:
             text = path.read_bytes().decode("utf-8", errors="replace")
         try:
             records = self.driver.parse(text)
-            if self.failure is None:
-                self.failure = self.driver.failure(records, self.cell.options)
-            self.unverified = self.driver.unverified(records, self.cell.options)
-            self.warnings += self.driver.doubts(records, self.cell.options)
+            for cell in self.cells:
+                if cell.id not in self.failed:
+                    own = [r for r in records if not self.tour or r.get("visit") == cell.id]
+                    self._judge(cell, own)
             return self.driver.metrics(records)
         except Fault as fault:
             if self.failure is None:
                 self.failure = reason("output-unreadable", why=to_json(fault.reason))
             return []
+
+    def _judge(self, cell: Cell, records: Sequence[Record]) -> None:
+        """Ask the driver what it thinks of the output of a cell."""
+        if not records and self.tour:
+            return  # the tool did not come so far, and the trial has failed
+        failure = self.driver.failure(records, cell.options)
+        if failure:
+            self.failed[cell.id] = failure
+        doubt = self.driver.unverified(records, cell.options)
+        if doubt:
+            self.unverified[cell.id] = doubt
+        more = self.driver.doubts(records, cell.options)
+        self.warnings += [one for one in more if one not in self.warnings]
 
     def _warn_of_disturbance(self) -> None:
         found = (self.collected or {}).get("disturbance") or {}
@@ -485,17 +548,29 @@ class _Trial:
             self.warnings.append(reason("disturbed", share=share, names=names))
 
     def _times(self) -> TrialTimes:
-        marks, now = self.marks, time.monotonic()
-        measured = marks["end"] - marks["go"] if "end" in marks else 0.0
-        started = marks["ready"] - marks["begin"] if "ready" in marks else 0.0
-        if self.driver.protocol == HANDSHAKE:  # it warms up before it says "ready"
-            warmup = min(self.warmup_s, started)
+        # A tool of the handshake warms up before it says "ready".
+        started, measured = self.start_s, self.measured_s
+        if self.driver.protocol == HANDSHAKE:
+            warmup = min(self.warmup_s or self.cell.timing.warmup_s, started)
             started -= warmup
         else:
-            warmup = min(self.warmup_s, measured)
+            warmup = min(self.cell.timing.warmup_s, measured)
             measured -= warmup
-        seconds = (started, warmup, measured, self.proof_s, now - marks["begin"])
+        total = time.monotonic() - self.began
+        seconds = (started, warmup, measured, self.proof_s, total)
         return TrialTimes(*(round(value, 4) for value in seconds))
+
+
+def together(graded: Sequence[Graded]) -> Tuple[str, Optional[Reason]]:
+    """Return the grade of a trial from those of its cells, see `TrialRecord`."""
+    wrong = [one for one in graded if one.grade != VERIFIED]
+    if len(graded) == 1 or not wrong:
+        return graded[0].grade, graded[0].reason
+    if all(one.grade == ERROR for one in graded):
+        return ERROR, wrong[0].reason
+    why = to_json(wrong[0].reason)
+    verified = len(graded) - len(wrong)
+    return UNVERIFIED, reason("tour-in-part", verified=verified, cells=len(graded), why=why)
 
 
 def headline(rows: Sequence[Row], wanted: Optional[str]) -> Optional[Dict[str, Any]]:
@@ -525,7 +600,7 @@ def _with_fresh_memory(host: Host) -> Host:
         path = f"{host.root}/{kernel.NODES}/node{node.number}/meminfo"
         now = _meminfo(path)
         free = now.get("MemFree", node.free_bytes)
-        cache = now.get("FilePages", node.page_cache_bytes)
+        cache = kernel.page_cache(now) if now else node.page_cache_bytes
         nodes.append(replace(node, free_bytes=free, page_cache_bytes=cache))
     available = _meminfo(f"{host.root}/proc/meminfo").get("MemAvailable", host.available_bytes)
     return replace(host, nodes=tuple(nodes), available_bytes=available)

@@ -122,6 +122,7 @@ SENTENCES: Dict[str, Template] = {
     "tool-did-not-quit": "it did not end within {limit_s:.0f} s of `quit` and was killed",
     "no-json-record": "it printed {said!r} where a JSON record was expected",
     "tool-fault": "{what}",
+    "tour-in-part": "{verified} of {cells} cells are verified; of the others the first: {why}",
     "pids-unreadable": 'it said "pids": {said}, which is no list of processes',
     "pid-not-its-own": "it named process {pid}, which is none of its own",
     "pids-missing": "it named {named} processes for {wanted} instances",

@@ -338,11 +338,7 @@ _CONSEQUENCE = re.compile(r"Abort|initialization failed|init func")
 
 def error_words(log: str) -> str:
     """Return the last errors of a server's log without their times, else its last lines."""
-    lines: List[str] = []
-    for line in log_lines(log):
-        if line.startswith("usage:"):  # numactl's, after what was wrong
-            break
-        lines.append(_STAMP.sub("", line).strip())
+    lines = [_STAMP.sub("", line).strip() for line in log_lines(log)]
     errors = [line for line in lines if _ERROR.match(line)]
     causes = [line for line in errors if not _CONSEQUENCE.search(line)]
     return last_words((causes or errors)[:2] or lines)

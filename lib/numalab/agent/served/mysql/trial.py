@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ...contract import ToolRecord
 from .. import remote, trial
 from ..client import Client
 from ..dataset import Copy
-from ..instance import RunningServer
+from ..instance import Placement, RunningServer
 from . import server as programs
 from .data import SysbenchTables
 from .instance import DATABASE, USER, RunningMySQL
@@ -38,11 +38,11 @@ class MySQLTrial(trial.ServedTrial):
         self.settings = programs.settings(self.server, options, options["server_options"])
         super().__init__(found, instances, options, SysbenchTables(found, options))
 
-    def start_server(self, name: str, prefix: Sequence[str], copy: Copy) -> RunningServer:
+    def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
         """As of the base."""
         ours = self.there.ours if self.there else None
         return RunningMySQL(
-            self.server, copy.datadir, self.settings, self.options, prefix, name,
+            self.server, copy.datadir, self.settings, self.options, placement, name,
             keep_open=(copy.lock,), listen=(ours, remote.free_port(ours)) if ours else None,
         )  # fmt: skip
 
