@@ -217,10 +217,10 @@ def _disk(host: hosts.Host, say: image.Say) -> Path:
                 f"{host.name} has a disk over an image that is gone ({made.name})",
                 f"numalab lab down {host.name} removes the disk",
             )
-        if made.name != image.identity(host.arch):
+        if made.name != image.identity(host.image or host.arch):
             say(f"{host.name} boots from its old disk; the image's recipe has changed since")
         return made
-    made = image.ensure(host.arch, say)
+    made = image.ensure(host.image or host.arch, say)
     name.write_text(made.name)
     part = home / ".disk"
     words = ["-q", "-f", "qcow2", "-F", "qcow2", "-b", str(made / "disk"), str(part)]

@@ -1,6 +1,7 @@
-"""The guests' image: Debian packages named in ``lab/image.yml``, made once, named by its recipe.
+"""The guests' images: Debian packages named in ``lab/image.yml``, made once, named by the recipe.
 
-An image is a folder with disk, vmlinuz and initrd; its name is a hash of all that it is made from.
+An image is a folder with disk, vmlinuz and initrd; its name ends with a hash of all that it is made
+from.
 mmdebstrap makes it with the host's apt settings. It appears whole or not at all.
 """
 
@@ -40,11 +41,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Architecture(_Strict):
-    """What an architecture is called by Debian, and its kernel package."""
+class Kind(_Strict):
+    """One image: Debian's name of its architecture, its kernel package, and whether it is bare.
+
+    Its own name begins with the architecture as uname(1) prints it: ``aarch64-16k``.
+    """
 
     debian: str
     kernel: str
+    bare: bool = False  # only the packages of ``bare``: no server, no compiler, no numactl
 
 
 class Newer(_Strict):
@@ -60,11 +65,19 @@ class Recipe(_Strict):
 
     suite: str
     size: str
-    architectures: dict[str, Architecture]
+    images: dict[str, Kind]
+    bare: list[str]
     packages: list[str]
     newer: Newer
     beside: list[str]
     must_run: list[str]
+
+    def kind(self, name: str) -> Kind:
+        """Return an image by its name; Fault for one that the recipe does not make."""
+        if name not in self.images:
+            known = ", ".join(self.images)
+            raise Fault(f"lab/image.yml makes no image for {name}", f"it knows {known}")
+        return self.images[name]
 
 
 def cache() -> Path:
@@ -82,34 +95,34 @@ def recipe() -> Recipe:
         raise Fault(f"{path} cannot be used: {error}", "restore it from the repository") from None
 
 
-def identity(arch: str) -> str:
-    """Return the name of the image that the present recipe makes for an architecture."""
-    digest = hashlib.sha256(json.dumps(_command(recipe(), arch, "root", _NOWHERE)).encode())
-    for name in (*_SOURCES, "image.yml"):
-        digest.update((home.root() / "lab" / name).read_bytes())
-    return f"{arch}-{digest.hexdigest()[:12]}"
+def identity(name: str) -> str:
+    """Return the name of the folder of what the present recipe makes for an image's name."""
+    digest = hashlib.sha256(json.dumps(_command(recipe(), name, "root", _NOWHERE)).encode())
+    for file in (*_SOURCES, "image.yml"):
+        digest.update((home.root() / "lab" / file).read_bytes())
+    return f"{name}-{digest.hexdigest()[:12]}"
 
 
-def find(arch: str) -> Path | None:
+def find(name: str) -> Path | None:
     """Return the folder of the present recipe's image, None when it is not built."""
-    folder = cache() / "images" / identity(arch)
+    folder = cache() / "images" / identity(name)
     return folder if folder.is_dir() else None
 
 
-def ensure(arch: str, say: Say) -> Path:
+def ensure(name: str, say: Say) -> Path:
     """Return the folder of the present recipe's image; build it when there is none.
 
     A second caller waits for the first one's build. Raises Fault when it cannot be built.
     """
-    folder = cache() / "images" / identity(arch)
+    folder = cache() / "images" / identity(name)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = folder.parent / f"{arch}.lock"
-    with locked(lock, lambda: say(f"waiting: another numalab builds the {arch} image")):
+    lock = folder.parent / f"{name}.lock"
+    with locked(lock, lambda: say(f"waiting: another numalab builds the {name} image")):
         if not folder.is_dir():
-            _build(arch, folder, say)
-            _remove_unused(arch, folder)
+            _build(name, folder, say)
+            _remove_unused(name, folder)
     return folder
 
 
@@ -125,37 +138,38 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _build(arch: str, folder: Path, say: Say) -> None:
+def _build(name: str, folder: Path, say: Say) -> None:
+    arch = name.partition("-")[0]
     tools.need_for_image(arch)
     mode = _mode()
     # Not below /tmp, which is often in memory; and the users of a namespace must reach it.
-    work = Path("/var/tmp") / f"numalab-image-{os.getuid()}-{arch}-{_mark(folder.parent)}"
-    part = folder.with_name(f".part-{arch}")
+    work = Path("/var/tmp") / f"numalab-image-{os.getuid()}-{name}-{_mark(folder.parent)}"
+    part = folder.with_name(f".part-{name}")
     _clear(work, mode)  # of a build that was killed: its lock ended with it
     shutil.rmtree(part, ignore_errors=True)
     _need_space(folder.parent, work.parent)
     foreign = arch != os.uname().machine
     long = "about 10 minutes, since foreign code is emulated" if foreign else "1 to 3 minutes"
-    say(f"building the image of {arch} guests, once: {long}")
+    say(f"building the image of {name} guests, once: {long}")
     started = time.monotonic()
-    log = folder.with_name(f"{arch}.log")
+    log = folder.with_name(f"{name}.log")
     try:
         part.mkdir()
         work.mkdir()
         os.chmod(work, 0o1777 if mode == "unshare" else 0o755)
-        for name in _SOURCES:
-            shutil.copy(home.root() / "lab" / name, work)
+        for file in _SOURCES:
+            shutil.copy(home.root() / "lab" / file, work)
         made = recipe()
         with open(log, "wb") as output:
             status = _run(
-                _command(made, arch, mode, work),
-                {**os.environ, **_environment(made, work), "TMPDIR": str(work)},
+                _command(made, name, mode, work),
+                {**os.environ, **_environment(made, name, work), "TMPDIR": str(work)},
                 output,
             )
         if status != 0:
-            raise _failure(arch, log, status)
-        for name in FILES:
-            shutil.move(work / name, part / name)
+            raise _failure(name, log, status)
+        for file in FILES:
+            shutil.move(work / file, part / file)
         part.rename(folder)
     finally:
         _clear(work, mode)
@@ -169,13 +183,10 @@ def _mark(images: Path) -> str:
     return hashlib.sha256(str(images.resolve()).encode()).hexdigest()[:8]
 
 
-def _command(made: Recipe, arch: str, mode: str, work: Path) -> list[str]:
+def _command(made: Recipe, name: str, mode: str, work: Path) -> list[str]:
     """mmdebstrap(1). It runs the hooks outside the new root, "$1", but in its user namespace."""
-    if arch not in made.architectures:
-        raise Fault(
-            f"lab/image.yml makes no image for {arch}", f"it knows {', '.join(made.architectures)}"
-        )
-    kind = made.architectures[arch]
+    kind = made.kind(name)
+    packages = made.bare if kind.bare else [*made.packages, *made.newer.packages]
     step = f"sh {work}/image-steps"
     return [
         "mmdebstrap",
@@ -183,26 +194,29 @@ def _command(made: Recipe, arch: str, mode: str, work: Path) -> list[str]:
         "--format=null",
         "--variant=minbase",
         f"--architectures={kind.debian}",
-        f"--include={','.join([kind.kernel, *made.packages, *made.newer.packages])}",
+        f"--include={','.join([kind.kernel, *packages])}",
         "--dpkgopt=force-unsafe-io",
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")),
+        *(f"--dpkgopt=path-exclude=/usr/share/{less}/*" for less in ("doc", "man", "locale")),
         f'--setup-hook={step} newer_suite "$1"',
         f'--essential-hook={step} small_initrd "$1"',
         f'--customize-hook={step} beside "$1"',
         f"--customize-hook=upload {work}/guest-init /guest-init",
         f'--customize-hook={step} settle "$1"',
         f'--customize-hook={step} disk "$1"',
-        *(f"--customize-hook=download /{name} {work}/{name}" for name in FILES),
+        *(f"--customize-hook=download /{file} {work}/{file}" for file in FILES),
         made.suite,
     ]
 
 
-def _environment(made: Recipe, work: Path) -> dict[str, str]:
+def _environment(made: Recipe, name: str, work: Path) -> dict[str, str]:
     """What image-steps reads."""
+    bare = made.kind(name).bare
+    newer = [] if bare else [*made.newer.packages, *made.newer.libraries]
+    must_run = [one for one in made.must_run if not bare or one.startswith(("python3", "sshd"))]
     return {
-        "BESIDE": " ".join(made.beside),
-        "MUST_RUN": "\n".join(made.must_run),
-        "NEWER": " ".join([*made.newer.packages, *made.newer.libraries]),
+        "BESIDE": "" if bare else " ".join(made.beside),
+        "MUST_RUN": "\n".join(must_run),
+        "NEWER": " ".join(newer),
         "NEWER_SUITE": made.newer.suite,
         "SIZE": made.size.replace(" ", "").replace("iB", ""),
         "SUITE": made.suite,
@@ -295,25 +309,25 @@ _CAUSES = (  # what a line of the log says, what it means, what to do
 )
 
 
-def _failure(arch: str, log: Path, status: int) -> Fault:
+def _failure(name: str, log: Path, status: int) -> Fault:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     told = [line for line in lines if line.startswith("E: ")] or lines[-3:]
     for pattern, meaning, hint in _CAUSES:
         found = next((line for line in lines if re.search(pattern, line)), None)
         if found:
             return Fault(
-                f"the image of {arch} guests was not made: {meaning} ({found.strip()})",
+                f"the image of {name} guests was not made: {meaning} ({found.strip()})",
                 f"{hint}. The whole story: {log}",
             )
     return Fault(
-        f"the image of {arch} guests was not made: {' '.join(told[:3]) or f'status {status}'}",
+        f"the image of {name} guests was not made: {' '.join(told[:3]) or f'status {status}'}",
         f"the whole story: {log}",
     )
 
 
-def _remove_unused(arch: str, present: Path) -> None:
+def _remove_unused(name: str, present: Path) -> None:
     """Remove images of earlier recipes that no guest's disk is based on."""
     used = {path.read_text() for path in (cache() / "guests").glob("*/image")}
-    for folder in present.parent.glob(f"{arch}-*"):
+    for folder in present.parent.glob(f"{name}-{'[0-9a-f]' * 12}"):
         if folder != present and folder.is_dir() and folder.name not in used:
             shutil.rmtree(folder, ignore_errors=True)
