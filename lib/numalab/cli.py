@@ -143,12 +143,43 @@ class Wanted:
         float | None,
         typer.Option(min=0.001, help="Seconds a trial may take; else 10 × the planned."),
     ] = None
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            help="every: all nodes and pairs of nodes; class: one for those of each distance."
+        ),
+    ] = None
+    budget: Annotated[
+        str | None,
+        typer.Option(help="The whole must fit into it (30m, 2h): what is left out is said."),
+    ] = None
+    every: Annotated[bool, typer.Option("--all", help="Every experiment, one by one.")] = False
 
     @property
     def narrowed(self) -> bool:
         """Whether anything is asked that is of one experiment."""
         own = (self.program, self.binding, self.case, self.blocks, self.tool, self.option)
-        return any(item is not None for item in (*own, self.time_limit))
+        return any(item is not None for item in (*own, self.time_limit, self.pairs))
+
+    @property
+    def budget_s(self) -> float | None:
+        """The seconds that the whole may take, where that was said."""
+        from numalab import experiments
+
+        return None if self.budget is None else experiments.duration(self.budget)
+
+    def of_all(self, settings: session.Settings, collect: bool = True) -> list[session.Asked]:
+        """Return what is wanted of every experiment that has the profile."""
+        from numalab import session
+
+        if self.narrowed:
+            raise Fault(
+                "--all takes no -b, --case, --blocks, --tool, --set, --time-limit, --pairs, "
+                "no program"
+            )
+        return session.all_asked(
+            self.profile, self.host_name or platform.node(), self.seed, settings, collect
+        )
 
     def of(self, name: str, collect: bool = True) -> session.Asked:
         """Return what is wanted of an experiment."""
@@ -175,6 +206,8 @@ class Wanted:
             options=options,
             collectors=None if collect else False,
             time_limit_s=self.time_limit,
+            pairs=self.pairs,
+            budget_s=self.budget_s,
         )
 
 
@@ -204,22 +237,33 @@ def plan(
     request_only: Annotated[
         bool, typer.Option("--request", help="Print the request, for an agent on another host.")
     ] = False,
+    root: Annotated[Path, typer.Option(help="For a copied sysfs tree instead.")] = Path("/"),
     as_json: Json = False,
     *,
     wanted: Wanted,
 ) -> None:
     """Show what a run would do here: cells, bindings, skipped ones and why, trials, duration."""
-    from numalab import launch, runs
+    from numalab import launch, pricing, runs, session
     from numalab.agent.plan import show
     from numalab.analysis import judge
 
+    if (experiment is not None) == wanted.every:
+        raise Fault("name one experiment, or --all", "numalab list shows them")
     if experiment is None:
-        raise Fault("name an experiment", "numalab list shows them")
+        if request_only:
+            raise Fault("--request is of one experiment", "name it")
+        settings = session.Settings(allow_host_changes=True, as_json=as_json)
+        priced = pricing.price(wanted.of_all(settings), settings, wanted.budget_s, root)
+        if as_json:
+            _print_json(priced.as_dict())
+        else:
+            _print(priced.text(_width()))
+        return
     request = wanted.of(experiment).request
     if request_only:
         _print_json(request)
         return
-    made = launch.make_plan(request)
+    made = launch.make_plan(request, root)
     if as_json:
         _print_json(made)
     else:
@@ -233,7 +277,6 @@ def plan(
 @_asking
 def run(
     experiment: ExperimentName = None,
-    every: Annotated[bool, typer.Option("--all", help="Every experiment, one by one.")] = False,
     collect: Annotated[
         bool, typer.Option("--collectors/--no-collectors", help="Counters beside the tool.")
     ] = True,
@@ -270,7 +313,7 @@ def run(
     wanted: Wanted,
 ) -> None:
     """Measure: every binding in randomised blocks, each placement proven, results stored."""
-    if sum([experiment is not None, every, resume is not None]) != 1:
+    if sum([experiment is not None, wanted.every, resume is not None]) != 1:
         raise Fault("name one experiment, or --all, or --resume DIR", "numalab list shows them")
     if resume is None and (own_file or begun_elsewhere):
         raise Fault("--experiment and --begun-elsewhere go with --resume")
@@ -281,8 +324,6 @@ def run(
             "--hosts goes with neither --resume nor --host",
             "the same command completes what is missing, and the inventory names the hosts",
         )
-    if every and wanted.narrowed:
-        raise Fault("--all takes no -b, --case, --blocks, --tool, --set, --time-limit, no program")
     from numalab import session
 
     settings = session.Settings(
@@ -294,15 +335,18 @@ def run(
     if resume is not None:
         session.resume(resume, settings, own_file)
         return
-    if experiment is not None:
-        asked = [wanted.of(experiment, collect)]
+    if wanted.every:
+        asked = wanted.of_all(settings, collect)
     else:
-        own_name = wanted.host_name or platform.node()
-        asked = session.all_asked(wanted.profile, own_name, wanted.seed, settings, collect)
+        asked = [wanted.of(str(experiment), collect)]
     if hosts is not None:
+        if wanted.every and wanted.budget_s:
+            from numalab import pricing
+
+            asked = pricing.shared(asked, wanted.budget_s)
         _on_hosts(asked, hosts, inventory, settings, wanted.seed, stop)
-    elif every:
-        session.run_all(asked, settings)
+    elif wanted.every:
+        session.run_all(asked, settings, wanted.budget_s)
     else:
         session.run(asked[0], settings)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from numalab import home, untrusted, yaml_file
 from numalab.agent.contract import (
@@ -20,10 +22,23 @@ from numalab.agent.contract import (
     ToolRequest,
 )
 from numalab.agent.errors import Fault
+from numalab.agent.plan import resolve
+from numalab.agent.plan.classes import EVERY
 from numalab.agent.plan.grammar import suggestion
 from numalab.agent.plan.request import check
 
 Binding = str | dict[str, Any]
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?\Z")
+
+
+def duration(text: object) -> float:
+    """Return the seconds of a length of time: 90s, 30m, 1h30m; Fault for anything else."""
+    match = _DURATION.match(text) if isinstance(text, str) else None
+    hours, minutes, seconds = (float(part or 0) for part in (match.groups() if match else "000"))
+    if not 0 < (total := 3600 * hours + 60 * minutes + seconds) < 1e7:
+        raise Fault(f"{text!r} is no length of time", "write it like 90s, 30m or 1h30m")
+    return total
 
 
 class Profile(BaseModel):
@@ -36,6 +51,15 @@ class Profile(BaseModel):
     sweep: list[SweepRequest] | None = None
     cases: list[str] | None = None
     time_limit_s: float | None = Field(default=None, gt=0)
+    budget: float | None = None  # seconds, of the whole run
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _read_budget(cls, text: object) -> float:
+        try:
+            return duration(text)
+        except Fault as fault:
+            raise ValueError(str(fault)) from None
 
     def options(self) -> dict[str, Any]:
         """Return the options of the tool that this profile sets."""
@@ -49,11 +73,13 @@ class Experiment(BaseModel):
 
     name: str
     question: str
+    priority: int = 0  # the higher, the earlier it runs among all, and the later it is left out
     notebook: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.ipynb$")  # in notebooks/
     tool: ToolRequest
     bindings: list[Binding] = []
     baseline: Binding | None = None
     control: bool = True
+    pairs: Literal["class", "every"] = "class"  # as of `Request`
     measure: dict[str, Measure] = {}
     sweep: list[SweepRequest] = []
     cases: list[CaseRequest] = []
@@ -100,6 +126,8 @@ class Experiment(BaseModel):
         options: dict[str, Any] | None = None,
         collectors: bool | None = None,
         time_limit_s: float | None = None,
+        pairs: str | None = None,
+        budget_s: float | None = None,
     ) -> Request:
         """Return the request that the agent on the host turns into a plan.
 
@@ -107,10 +135,16 @@ class Experiment(BaseModel):
         case that names bindings of its own keeps them), ``cases`` names the cases to measure
         instead of the profile's choice, ``blocks`` replaces the profile's number, ``tool`` the
         order of preference, ``options`` adds to the tool's options; without ``seed`` a fresh one
-        is drawn and recorded.
+        is drawn and recorded; ``pairs`` is that of the file, its sweeps included: without it
+        ``bindings`` are measured on every node and pair. The profile's budget is for what the
+        profile asks: where bindings, cases, blocks or options are asked for, only ``budget_s``
+        counts.
         """
         chosen = self.profile(profile)
+        own = bindings or cases or blocks or options
         sweep = chosen.sweep if chosen.sweep is not None else self.sweep
+        if pairs:
+            sweep = [replace(one, pairs=None) for one in sweep]
         wanted: CollectorRequest | bool | None = self.collectors
         if collectors is not None:
             wanted = collectors
@@ -132,7 +166,7 @@ class Experiment(BaseModel):
             control=self.control,
             blocks=blocks if blocks is not None else chosen.blocks,
             seed=seed if seed is not None else random.SystemRandom().randrange(1, 2**31),
-            sweep=() if bindings else tuple(sweep),
+            sweep=_of_these(sweep, bindings) if bindings else tuple(sweep),
             cases=self._chosen(cases or chosen.cases),
             names=tuple(dict.fromkeys(_named(self.claims))),
             headline=self.headline,
@@ -140,7 +174,20 @@ class Experiment(BaseModel):
             collectors=wanted,
             changes=self.changes,
             time_limit_s=time_limit_s or chosen.time_limit_s,
+            pairs=pairs or (EVERY if bindings else self.pairs),
+            budget_s=budget_s
+            or (None if bindings or cases or blocks or options else chosen.budget),
         )
+
+
+def _of_these(sweep: list[SweepRequest], bindings: list[Binding]) -> tuple[SweepRequest, ...]:
+    """Return the sweep of those of its bindings that are among other ones by their name."""
+    names = {resolve.parse(binding).name for binding in bindings}
+    own = [
+        replace(one, bindings=tuple(b for b in one.bindings if resolve.parse(b).name in names))
+        for one in sweep
+    ]
+    return tuple(one for one in own if one.bindings)
 
 
 def _named(value: Any) -> Iterator[str]:

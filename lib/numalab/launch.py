@@ -35,12 +35,12 @@ def new_run_directory(base: Path, host: str, experiment: str) -> Path:
     return folder
 
 
-def make_plan(request: Request) -> Plan:
-    """Return the plan that this machine's agent makes of a request."""
+def make_plan(request: Request, root: Path = Path("/")) -> Plan:
+    """Return the plan that this machine's agent makes of a request, or makes for a copied tree."""
     from numalab.agent.host import topology
     from numalab.agent.plan import make as planning
 
-    return planning.make(request, topology.read())
+    return planning.make(request, topology.read(str(root)))
 
 
 def measure(

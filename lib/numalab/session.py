@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,7 @@ def run(asked: Asked, settings: Settings) -> Path:
     from numalab.agent.plan import show as plans
 
     plan = launch.make_plan(asked.request)
-    _check_possible(plan, settings)
+    check_possible(plan, settings)
     folder = launch.new_run_directory(home.runs(), plan.request.host, asked.experiment.name)
     settings.say(f"{asked.experiment.name}: {plans.summary(plan)}")
     _say_once(plans.skipped_lines(plan), "–", settings)
@@ -114,7 +115,8 @@ def run(asked: Asked, settings: Settings) -> Path:
     return folder
 
 
-def _check_possible(plan: Plan, settings: Settings) -> None:
+def check_possible(plan: Plan, settings: Settings) -> None:
+    """Raise NotHere for a plan with nothing to measure, LeftOut for one that may not be run."""
     from numalab.agent.plan import show as plans
     from numalab.agent.trial import run as running
 
@@ -170,18 +172,26 @@ def resume(given: Path, settings: Settings, experiment: Path | None = None) -> P
     return run.folder
 
 
-def run_all(asked: Iterable[Asked], settings: Settings) -> list[Path]:
-    """Run experiments one by one; return the run directories.
+def run_all(
+    asked: Sequence[Asked], settings: Settings, budget_s: float | None = None
+) -> list[Path]:
+    """Say what all experiments take, run them one by one; return the run directories.
 
     What this host cannot offer is left out; what fails is said and the others go on; Fault at the
     end names what failed.
     """
+    from numalab import pricing
+
     started = time.monotonic()
     folders, failed = [], []
-    for one in asked:
-        name = one.experiment.name
+    priced = pricing.price(asked, settings, budget_s)
+    settings.say(priced.text(shutil.get_terminal_size((100, 24)).columns) + "\n")
+    for one in priced.each:
+        name = one.name
         try:
-            folders.append(run(one, settings))
+            if isinstance(one.why, (LeftOut, NotHere)):
+                raise one.why
+            folders.append(run(one.asked, settings))
         except (LeftOut, NotHere) as why:
             settings.say(f"{name} left out: {why}")
         except Fault as fault:
@@ -197,20 +207,20 @@ def run_all(asked: Iterable[Asked], settings: Settings) -> list[Path]:
 def all_asked(
     profile: str, host: str, seed: int | None, settings: Settings, collect: bool
 ) -> list[Asked]:
-    """Return every experiment that has the profile with its request; that of the host first.
+    """Return every experiment that has the profile with its request, by their priority.
 
     All are read before any is measured: a file with a mistake must not cost the others' time.
     """
     chosen = []
-    for name in sorted(experiments.names(), key=lambda name: (name != "host", name)):
-        loaded = experiments.load(name)
+    every = map(experiments.load, experiments.names())
+    for loaded in sorted(every, key=lambda one: (-one.priority, one.name)):
         if profile in loaded.profiles:
             collectors = None if collect else False
             chosen.append(
                 Asked(loaded.request(profile, host, seed=seed, collectors=collectors), loaded)
             )
         else:
-            settings.say(f"{name} has no profile {profile!r}: left out")
+            settings.say(f"{loaded.name} has no profile {profile!r}: left out")
     if not chosen:
         raise Fault(f"no experiment has a profile {profile!r}", "numalab list shows what there is")
     return chosen
@@ -262,8 +272,8 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
 def refuse_without_baseline(run: Any) -> None:
     """Raise NoBaseline for a run whose baseline always failed, whatever else it measured."""
     for cell in run.plan.cells:
-        own = [trial for trial in run.trials if trial.cell == cell.id]
-        if cell.role == BASELINE and own and all(trial.grade == ERROR for trial in own):
+        own = [one for trial in run.trials for one in trial.graded if one.cell == cell.id]
+        if cell.role == BASELINE and own and all(one.grade == ERROR for one in own):
             raise NoBaseline(
                 f"every trial of the baseline {cell.label} failed: {own[-1].reason}",
                 "mend that and measure again",
