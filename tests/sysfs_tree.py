@@ -43,9 +43,10 @@ class Node:
     number: int
     memory: float = 64
     free: float = 60
-    page_cache: float = 2
+    page_cache: float = 2  # without the shared memory
     distances: Optional[Sequence[int]] = None
     huge_pages: int = 0
+    shared: float = 0
 
 
 @dataclass(frozen=True)
@@ -370,7 +371,8 @@ def _nodes(machine: Machine, files: Dict[str, Optional[str]]) -> None:
                 ("MemTotal", _kib(node.memory)),
                 ("MemFree", _kib(node.free)),
                 ("MemUsed", _kib(node.memory - node.free)),
-                ("FilePages", _kib(node.page_cache)),
+                ("FilePages", _kib(node.page_cache + node.shared)),
+                ("Shmem", _kib(node.shared)),
                 ("AnonPages", 0),
             )
         )

@@ -14,6 +14,7 @@ from numalab.agent import cpulist
 from numalab.agent.contract import Allowed, HugePagePool, PciDevice, dumps
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
+from numalab.agent.plan import kinds, resolve
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
@@ -263,6 +264,17 @@ def test_limits_of_a_copy_that_holds_the_cgroup_files(tmp_path, files):
     files = {**files, "proc/self/status": None}
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N, files=files))
     assert found.allowed == Allowed("0-3", "1")
+
+
+def test_shared_memory_is_no_page_cache_that_could_make_room(tmp_path):
+    """A database's shared memory fills a node: a plan must not count it as room."""
+    gib = sysfs_tree.GIB
+    full = replace(sysfs_tree.INTEL_2N.nodes[0], free=1, page_cache=2, shared=100)
+    nodes = (full, *sysfs_tree.INTEL_2N.nodes[1:])
+    found = read(tmp_path, replace(sysfs_tree.INTEL_2N, nodes=nodes))
+    assert found.nodes[0].page_cache_bytes == 2 * gib
+    local = kinds.bound(found, found.cpus_of[0], "bind", [0])
+    assert resolve.room_bytes(found, local) == (1 * gib, 3 * gib)
 
 
 def test_a_kernel_without_nodes_has_one(tmp_path):

@@ -176,11 +176,9 @@ def _node(root: str, node: Node, room: Optional[int], huge_page_room: Optional[i
     memory = kernel.meminfo(text or kernel.read_text(f"{root}/proc/meminfo"))
     files = [memory[name] for name in ("Active(file)", "Inactive(file)") if name in memory]
     cache = sum(files) if len(files) == 2 else node.page_cache_bytes
-    if len(files) != 2 and cache is not None:
-        cache -= memory.get("Shmem", 0)  # FilePages count it, and it cannot be dropped
     return NodeUse(
         number=node.number, memory_bytes=node.memory_bytes, free_bytes=node.free_bytes,
-        file_pages_bytes=node.page_cache_bytes, page_cache_bytes=cache,
+        file_pages_bytes=memory.get("FilePages", memory.get("Cached")), page_cache_bytes=cache,
         dirty_bytes=memory.get("Dirty"), shared_memory_bytes=memory.get("Shmem"),
         anonymous_bytes=memory.get("AnonPages"), slab_reclaimable_bytes=memory.get("SReclaimable"),
         room_bytes=room, huge_page_bytes=huge_page_room, numastat=_numastat(root, node.number),
@@ -191,12 +189,12 @@ def _page_bytes(root: str, live: bool, host: Host) -> int:
     """The base page size; of a copied tree as meminfo (kB) and node vmstat (pages) tell it."""
     if live or not host.nodes:
         return os.sysconf("SC_PAGE_SIZE")
-    node = host.nodes[0]
-    counters = kernel.counters(kernel.read_text(f"{root}/{NODES}/node{node.number}/vmstat"))
-    pages = counters.get("nr_file_pages")
-    if not pages or not node.page_cache_bytes:
+    here = f"{root}/{NODES}/node{host.nodes[0].number}"
+    pages = kernel.counters(kernel.read_text(f"{here}/vmstat")).get("nr_file_pages")
+    files = kernel.meminfo(kernel.read_text(f"{here}/meminfo")).get("FilePages")
+    if not pages or not files:
         return 4096
-    ratio = node.page_cache_bytes / pages
+    ratio = files / pages
     return min((4096, 16384, 65536), key=lambda size: abs(size - ratio))
 
 
