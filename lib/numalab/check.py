@@ -31,24 +31,26 @@ from numalab.agent.contract import (
     VERIFIED,
     Bound,
     Cell,
+    Graded,
     Proof,
     Reason,
     TrialRecord,
 )
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import state
-from numalab.agent.plan import kinds
+from numalab.agent.plan import kinds, tours
 from numalab.agent.plan import make as planning
 from numalab.agent.trial import proof as placement
 from numalab.agent.trial import settings
+from numalab.agent.trial.trial import together
 from numalab.agent.words import units
 from numalab.show import escape
 
-DOUBTS = ("below-four-caches", "not-validated")  # a tool's own rule was not kept
+DOUBTS = ("below-four-caches", "below-hidden-cache", "not-validated")  # a tool's own rule was not kept
 SHOWN = 12  # rows of one table named before "and N more"
 MOST_FOUND, LONGEST = 200, 600  # findings of a kind before "there is more"; characters of one
 MOST_BYTES = 4 << 30  # of the files of a run
-MOST_LOOKS = 1000  # at the placement of one trial
+MOST_LOOKS = 100_000  # at the placement of one trial: two at every pair of 200 nodes
 UNLISTED = (*store.SEALED, store.SUMS)  # not in the manifest's hashes, or only in part
 
 
@@ -116,10 +118,9 @@ def _contents(result: Result) -> None:
     _note(result.faults, _order(run))
     _note(result.faults, _cases(run))
     for trial in run.trials:
-        cell = run.cells[trial.cell]
         with store.understood(run.folder, trial.trial):
-            _note(result.faults, _grade(run, trial, cell))
-        _note(result.faults, _settings(run, trial, cell))
+            _note(result.faults, _grades(run, trial))
+        _note(result.faults, _settings(run, trial, run.plan.started[trial.cell]))
     if run.host.emulated and run.evidence == MEASURED:
         result.faults.append("manifest.json: an emulated host's figures are called measured")
     if run.own_experiment:
@@ -199,10 +200,10 @@ def _order(run: runs.Run) -> Iterator[str]:
         by_block.setdefault(item.block, []).append(item.cell)
     cells = sorted(cell.id for cell in plan.cells)
     for block, members in sorted(by_block.items()):
-        if sorted(members) != cells:
+        if sorted(id for one in members for id in plan.visited(one)) != cells:
             yield f"manifest.json: block {block} of the plan does not hold every cell once"
     orders = {tuple(members) for members in by_block.values()}
-    if len(by_block) > 5 and len(cells) > 2 and len(orders) == 1:
+    if len(by_block) > 5 and len(plan.started) > 2 and len(orders) == 1:
         yield "manifest.json: every block has the same order; trials must be randomised"
 
 
@@ -224,23 +225,36 @@ def _excused(cell: Bound) -> bool:
     return cell.memory.policy == "interleave" and cell.expects.memory.why is not None
 
 
-def _grade(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
-    """Parse a trial's raw output again and grade it again from its recorded proofs."""
+def _grades(run: runs.Run, trial: TrialRecord) -> Iterator[str]:
+    """Parse a trial's raw output again and grade its cells again from their recorded proofs."""
     where = f"trial {trial.trial} ({trial.cell})"
-    if trial.grade != VERIFIED and trial.reason is None:
-        yield f"journal.ndjson: {where} is graded {trial.grade} without a reason"
-    if trial.grade == ERROR:
+    for one in (Graded(trial.cell, trial.grade, trial.reason), *trial.visits):
+        if one.grade != VERIFIED and one.reason is None:
+            yield f"journal.ndjson: {where} is graded {one.grade} without a reason"
+    if trial.visits:
+        order = tours.order(run.plan.visited(trial.cell), run.plan.request.seed, trial.block)
+        if [one.cell for one in trial.visits] != order:
+            yield f"{where}: its visits are not in the order that the seed gives"
+        if trial.grade != together(trial.visits)[0]:
+            yield f"{where}: graded {trial.grade}, which does not follow from its visits"
+    if all(one.grade == ERROR for one in trial.graded):
         return
     driver = drivers.driver(trial.tool.name)
     try:
         with untrusted.little_memory(run.folder):
             records = driver.parse(store.read_raw(run.folder, trial.raw[driver.output]))
-            said = driver.unverified(records, cell.options)
-        if said and trial.grade == VERIFIED:
-            yield f"{where}: graded verified, but its raw output says: {said}"
+        for one in trial.graded:
+            own = [r for r in records if not trial.visits or r.get("visit") == one.cell]
+            said = one.grade == VERIFIED and driver.unverified(own, run.cells[one.cell].options)
+            if said:
+                yield f"{where}: {one.cell} is graded verified, but its raw output says: {said}"
     except (ParseError, KeyError) as error:
         yield f"{where}: graded {trial.grade}, but its raw output does not parse: {error}"
-    if trial.grade != VERIFIED or cell.expects.memory.proof == "none":
+    verified = [
+        run.cells[one.cell] for one in trial.graded
+        if one.grade == VERIFIED and run.cells[one.cell].expects.memory.proof != "none"
+    ]  # fmt: skip
+    if not verified:
         return
     if "proof" not in trial.raw:
         yield f"{where}: graded verified, but no placement proof was recorded"
@@ -251,7 +265,14 @@ def _grade(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
         yield f"{where}: {trial.raw['proof']} holds no proofs, or too many"
         return
     name = trial.raw["proof"]
-    proofs = [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
+    looks = [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
+    for cell in verified:
+        its = [proof for proof in looks if not trial.visits or proof.cell == cell.id]
+        yield from _grade(run, f"trial {trial.trial} ({cell.id})", its, cell)
+
+
+def _grade(run: runs.Run, where: str, proofs: Sequence[Proof], cell: Cell) -> Iterator[str]:
+    """Judge again the recorded proofs of a cell that a trial verified."""
     grade, _ = placement.grade(proofs, run.host.topology)
     if grade != VERIFIED:
         yield f"{where}: graded verified, but its recorded placement gives {grade}"
@@ -396,9 +417,12 @@ def _rules(run: runs.Run) -> Iterator[str]:
     if manifest.status == "stopped":
         yield "the run was stopped before its end"
     for grade in (ERROR, UNVERIFIED):
-        reasons = [trial.reason for trial in run.trials if trial.grade == grade and trial.reason]
+        graded = [one for trial in run.trials for one in trial.graded]
+        reasons = [one.reason for one in graded if one.grade == grade and one.reason]
+        of = len(run.trials) if len(graded) == len(run.trials) else len(graded)
+        what = "trials" if of == len(run.trials) else "cells of trials"
         for text, count in _counted(reasons):
-            yield f"{count} of {len(run.trials)} trials {grade}: {text}"
+            yield f"{count} of {of} {what} {grade}: {text}"
     blocks = {item.block for item in plan.order}
     if plan.request.control and len(plan.cells) > 1:
         if len(blocks) < planning.FEWEST_BLOCKS:

@@ -324,10 +324,16 @@ def _consistent(
             raise Fault(f"{folder} names two hosts: {manifest.host!r} and {name!r}", _FROM_A_COPY)
     if len(plan.cell) != len(plan.cells):
         raise Fault(f"{where}: two cells have one id", _FROM_A_COPY)
-    for item in (*plan.order, *plan.cells):
-        cell = getattr(item, "cell", None) or getattr(item, "baseline", None)
-        if cell is not None and cell not in plan.cell:
-            raise Fault(f"{where} names the cell {cell!r}, which is not in its plan", _FROM_A_COPY)
+    named = [*(cell.baseline for cell in plan.cells), *(id for t in plan.tours for id in t.visits)]
+    unknown = [id for id in named if id is not None and id not in plan.cell]
+    unknown += [item.cell for item in plan.order if item.cell not in plan.started]
+    if unknown:
+        raise Fault(
+            f"{where} names the cell {unknown[0]!r}, which is not in its plan", _FROM_A_COPY
+        )
+    tours = {tour.id for tour in plan.tours}
+    if tours & set(plan.cell) or len(tours) < len(plan.tours):
+        raise Fault(f"{where}: two cells or tours have one id", _FROM_A_COPY)
     planned = {item.trial: item for item in plan.order}
     seen: set[int] = set()
     for trial in trials:
@@ -344,7 +350,10 @@ def _consistent(
                 _FROM_A_COPY,
             )
         seen.add(trial.trial)
-        _among(trial.grade, contract.GRADES, f"{where}: grade of trial {trial.trial}")
+        if sorted(one.cell for one in trial.graded) != sorted(plan.visited(trial.cell)):
+            raise Fault(f"{where}: trial {trial.trial} is not of its tour's cells", _FROM_A_COPY)
+        for grade in (trial.grade, *(one.grade for one in trial.visits)):
+            _among(grade, contract.GRADES, f"{where}: grade of trial {trial.trial}")
         for name in (*trial.raw.values(), *trial.sha256):
             _raw_name(name, where)
         _among(trial.tool.name, drivers.MEASURING, f"{where}: tool of trial {trial.trial}")

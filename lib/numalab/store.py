@@ -1,7 +1,8 @@
 """The results store: tidy measurements and time series, derived from a run's raw files.
 
-``measurements.parquet`` has one row per trial, metric and point; ``samples.parquet`` one row per
-trial, metric, point and second. Both are for readers: the analysis derives them from ``raw/``
+``measurements.parquet`` has one row per trial, cell, metric and point; ``samples.parquet`` one row
+per trial, cell, metric, point and second. What the collectors saw of a tour is of no one cell and
+is only in raw/. Both are for readers: the analysis derives them from ``raw/``
 itself, by the parsers that the host used, so that no number is taken from a table that somebody
 made. ``SHA256SUMS`` (sha256sum(1)) holds the hashes of what the manifest cannot hash.
 """
@@ -21,7 +22,7 @@ import polars as pl
 
 from numalab import untrusted
 from numalab.agent import collectors, drivers
-from numalab.agent.contract import Reason, Row, Sample, TrialRecord, to_json
+from numalab.agent.contract import Graded, Reason, Row, Sample, TrialRecord, to_json
 from numalab.agent.errors import Fault, ParseError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ SEALED = ("manifest.json", "host.json", "journal.ndjson", *FILES, NOTEBOOK, EXPE
 MOST_ROWS = 1_500_000  # of one run: all pairs of 512 CPUs in ten blocks
 MOST_RAW_BYTES = 128 << 20  # of one run, unpacked
 
+_HEAD = ["trial", "cell"]  # what a row belongs to
 _ROW = ("source", "metric", "point", "x", "y", "value", "unit", "reason", "reason_fields")
 _SAMPLE = ("source", "t_s", "metric", "point", "value", "unit")
 
@@ -133,15 +135,17 @@ def derive(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
         raw = _Raw(run, trial)
         unpacked += raw.unpacked
         with understood(run.folder, trial.trial):
+            why = {one.cell: one.reason for one in trial.graded}
             for row in raw.rows():
-                rows.add(trial.trial, row, row.reason or trial.reason)
+                cell = row.cell or trial.cell
+                rows.add(trial.trial, cell, row, row.reason or why[cell])
             for sample in raw.samples():
-                samples.add(trial.trial, sample)
+                samples.add(trial.trial, sample.cell or trial.cell, sample)
         if len(rows) + len(samples) > MOST_ROWS or unpacked > MOST_RAW_BYTES:
             raise Fault(f"{run.folder} holds more than a run ever measures", "is it one?")
     try:
         heads = pl.DataFrame(
-            [_head(run, trial) for trial in run.trials],
+            [_head(run, trial, one) for trial in run.trials for one in trial.graded],
             schema={name: MEASUREMENTS[name] for name in MEASUREMENTS if name not in _ROW},
         )
         return rows.joined(heads, MEASUREMENTS), samples.joined(heads, SAMPLES)
@@ -150,8 +154,8 @@ def derive(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
         raise Fault(f"{run.folder}: its numbers do not fit the tables: {words}") from None
 
 
-def _head(run: Run, trial: TrialRecord) -> dict[str, Any]:
-    cell = run.plan.cell[trial.cell]
+def _head(run: Run, trial: TrialRecord, graded: Graded) -> dict[str, Any]:
+    cell = run.plan.cell[graded.cell]
     return {
         "run": run.manifest.run,
         "host": run.manifest.host,
@@ -173,7 +177,7 @@ def _head(run: Run, trial: TrialRecord) -> dict[str, Any]:
         "distance": cell.distance,
         "tool": trial.tool.name,
         "tool_version": trial.tool.version,
-        "grade": trial.grade,
+        "grade": graded.grade,
     }
 
 
@@ -187,7 +191,8 @@ class _Raw:
         self.driver = drivers.driver(trial.tool.name)
         self.records: list[dict[str, Any]] = []
         self.collected: Any = None
-        output, collect = trial.raw.get(self.driver.output), trial.raw.get("collect")
+        output = trial.raw.get(self.driver.output)
+        collect = None if trial.visits else trial.raw.get("collect")
         if output is not None:
             text = read_raw(run.folder, output)
             self.unpacked += len(text)
@@ -204,10 +209,10 @@ class _Raw:
             self.collected = untrusted.parse_json(packed, run.folder / collect)
 
     def rows(self) -> Iterator[Row]:
-        if self.records:
-            yield from self.driver.metrics(self.records)
+        found = self.driver.metrics(self.records) if self.records else []
         if self.collected is not None:
-            yield from collectors.metrics(self.collected, self.run.manifest.formulas)
+            found = [*found, *collectors.metrics(self.collected, self.run.manifest.formulas)]
+        yield from [*found, *collectors.per_query(found)]
 
     def samples(self) -> Iterator[Sample]:
         yield from self.driver.samples(self.records)
@@ -219,14 +224,15 @@ class _Columns:
     """Rows collected column by column: a tenth of what as many dictionaries would take."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.of: dict[str, list[Any]] = {name: [] for name in ("trial", *names)}
+        self.of: dict[str, list[Any]] = {name: [] for name in (*_HEAD, *names)}
 
     def __len__(self) -> int:
         return len(self.of["trial"])
 
-    def add(self, trial: int, row: Row | Sample, why: Reason | None = None) -> None:
+    def add(self, trial: int, cell: str, row: Row | Sample, why: Reason | None = None) -> None:
         own = {
             "trial": trial,
+            "cell": cell,
             "reason": why and why.code,
             "reason_fields": why and json.dumps(to_json(why.fields), ensure_ascii=False),
         }
@@ -237,7 +243,8 @@ class _Columns:
         """Return the rows as a table, with what the heads know of their trials."""
         rows = pl.DataFrame(self.of, schema={name: schema[name] for name in self.of})
         heads = heads.select(name for name in heads.columns if name in schema)
-        return rows.join(heads, on="trial", how="left", maintain_order="left").select(list(schema))
+        joined = rows.join(heads, on=_HEAD, how="left", maintain_order="left")
+        return joined.select(list(schema))
 
 
 def parquet(frame: pl.DataFrame) -> bytes:

@@ -604,8 +604,8 @@ class Plan:
     @functools.cached_property
     def started(self) -> Dict[str, Cell]:
         """What a trial can be of, by id: the tours, and the cells that no tour visits."""
-        visited = {cell for tour in self.tours for cell in tour.visits}
-        alone = [cell for cell in self.cells if cell.id not in visited]
+        visited = {id for tour in self.tours for id in tour.visits}
+        alone = (cell for cell in self.cells if cell.id not in visited)
         return {one.id: one for one in (*self.tours, *alone)}
 
     def visited(self, id: str) -> Tuple[str, ...]:

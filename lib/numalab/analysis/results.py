@@ -11,7 +11,17 @@ import polars as pl
 from .. import runs, store
 from ..agent import cpulist, drivers
 from ..agent.collectors import perf
-from ..agent.contract import BASELINE, CONTROL, ERROR, VERIFIED, Node, Proof, Record, TrialRecord
+from ..agent.contract import (
+    BASELINE,
+    CONTROL,
+    ERROR,
+    VERIFIED,
+    Graded,
+    Node,
+    Proof,
+    Record,
+    TrialRecord,
+)
 from ..runs import Run
 from ..show import escape, tables
 from . import evidence, judge
@@ -408,14 +418,18 @@ def calibration(run: Run) -> list[str]:
 def placement(run: Run) -> str:
     """Return where memory and threads were seen, per cell, as Markdown."""
     rows = []
+    proofs: dict[str, list[Proof]] = {}
+    for trial in run.trials:
+        for proof in _proofs(run, trial):
+            proofs.setdefault(proof.cell or trial.cell, []).append(proof)
     for cell, trials in _by_cell(run):
-        looks = [proof for trial in trials for proof in _proofs(run, trial)]
+        looks = proofs.get(cell, [])
         seen = {cpu for proof in looks for cpu in cpulist.parse(proof.cpus.seen)}
         found = [proof.memory.shares for proof in looks if proof.memory.shares]
         # A look that found memory, but none on a node, found 0 there.
         nodes = sorted({node for shares in found for node in shares})
-        graded = [trial.grade for trial in trials]
-        reasons = dict.fromkeys(str(trial.reason) for trial in trials if trial.reason)
+        graded = [one.grade for _, one in trials]
+        reasons = dict.fromkeys(str(one.reason) for _, one in trials if one.reason)
         rows.append(
             {
                 "label": run.cells[cell].label,
@@ -448,10 +462,13 @@ def _range(shares: list[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _by_cell(run: Run) -> list[tuple[str, list[TrialRecord]]]:
-    """The trials of each cell that has any, in the plan's order."""
-    found = [(cell, [one for one in run.trials if one.cell == cell]) for cell in run.cells]
-    return [(cell, trials) for cell, trials in found if trials]
+def _by_cell(run: Run) -> list[tuple[str, list[tuple[TrialRecord, Graded]]]]:
+    """The trials of each cell that has any, with what each is worth for it, in the plan's order."""
+    found: dict[str, list[tuple[TrialRecord, Graded]]] = {cell: [] for cell in run.cells}
+    for trial in run.trials:
+        for one in trial.graded:
+            found[one.cell].append((trial, one))
+    return [(cell, trials) for cell, trials in found.items() if trials]
 
 
 def confidence(run: Run, only: Sequence[str] | None = None) -> str:
@@ -480,9 +497,9 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
             parts.append(f"- {title(metric)}: {more} more warnings of this kind ({kind})")
     for cell, trials in _by_cell(run):
         label = escape.markdown(run.cells[cell].label)
-        for trial in trials:
-            if trial.grade == ERROR:
-                why = escape.markdown(trial.reason)
+        for trial, graded in trials:
+            if graded.grade == ERROR:
+                why = escape.markdown(graded.reason)
                 parts.append(f"- excluded: block {trial.block}, {label}: {why}")
     return "\n".join(parts) or "Nothing to warn about."
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import dataclass
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 from .. import cpulist
-from ..contract import Host, reason
+from ..contract import Cache, Host, reason
 from ..errors import Fault
 
 Options = Mapping[str, Any]  # of one tool, by name
@@ -19,6 +20,7 @@ MOST_THREADS = 65536
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|)\Z")
 _ANSWER_LIMIT_S = 20
+HIDDEN_CACHE = 256 << 20  # 4 x the largest system-level caches of Arm servers but a few (16-64 MiB)
 
 
 def known(tool: str, options: Iterable[str], names: Iterable[str]) -> None:
@@ -95,17 +97,47 @@ def threads(value: Any, cpus: str, host: Host, one_a_cpu: bool = False) -> int:
     return number
 
 
+@dataclass(frozen=True)
+class Caches:
+    """What the data caches of some CPUs hold, in bytes; None where the kernel does not say.
+
+    ``last`` is the sum of the last-level caches that they use, which STREAM's run rules ask for;
+    ``outer`` that of all from the second level on, which is what can hold their data where the
+    last level keeps no copy of the second (victim caches: AMD, Intel since Skylake-SP, Arm).
+    ``hidden``: the last level that the kernel lists belongs to one core each, on a host with
+    several. Behind it there may be one that it does not list: the system-level cache of Arm
+    servers (Ampere Altra, Graviton, Neoverse meshes), the L3 that a hypervisor conceals.
+    """
+
+    last: Optional[int]
+    outer: Optional[int]
+    hidden: bool
+
+
+def caches(host: Host, cpus: str) -> Caches:
+    """Return the caches that these CPUs use ("": all that are allowed)."""
+    wanted = set(cpulist.parse(cpus)) or set(cpulist.parse(host.allowed.cpus))
+    data = [cache for cache in host.caches if cache.type != "Instruction"]
+    level = max((cache.level for cache in data), default=0)
+    used = [cache for cache in data if wanted & set(cpulist.parse(cache.cpus))]
+    last = [cache for cache in used if cache.level == level]
+    outer = [cache for cache in used if cache.level >= 2] or last
+    several = len({cpu.siblings or str(cpu.number) for cpu in host.cpus if cpu.online}) > 1
+    of_one_core = all(
+        len({host.cpu[n].siblings or str(n) for n in cpulist.parse(c.cpus) if n in host.cpu}) == 1
+        for c in last
+    )
+    return Caches(_sum(last), _sum(outer) if _sum(last) else None, several and of_one_core)
+
+
+def _sum(found: Sequence[Cache]) -> Optional[int]:
+    sizes = [cache.size_bytes or 0 for cache in found]
+    return sum(sizes) if sizes and all(sizes) else None
+
+
 def last_level_caches(host: Host, cpus: str) -> Optional[int]:
     """Return the sum (bytes) of the last-level caches that these CPUs use; None when unknown."""
-    wanted = set(cpulist.parse(cpus)) or set(cpulist.parse(host.allowed.cpus))
-    caches = [cache for cache in host.caches if cache.type != "Instruction"]
-    last = max((cache.level for cache in caches), default=0)
-    sizes = [
-        cache.size_bytes or 0
-        for cache in caches
-        if cache.level == last and wanted & set(cpulist.parse(cache.cpus))
-    ]
-    return sum(sizes) if sizes and all(sizes) else None
+    return caches(host, cpus).last
 
 
 def answer(path: str, *words: str) -> str:

@@ -7,11 +7,13 @@ is read by ``probe_output``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from .. import cpulist
+from .. import cpulist, kernel
 from ..contract import (
     HANDSHAKE,
     Cell,
@@ -24,23 +26,30 @@ from ..contract import (
     Sample,
     Timing,
     ToolRecord,
+    Tour,
     reason,
 )
 from ..errors import Fault
 from ..rows import row
 from . import options as check
-from . import probe_build, probe_output
+from . import core_choice, probe_build, probe_output
 from .options import Options
 
 _PAGES = ("auto", "default", "base", "thp", "hugetlb")
 _OPTIONS = (
     "mode", "array", "bytes", "repeat", "seconds", "threads", "delays", "mixes", "pages",
-    "max_cpus", "path",
+    "max_cpus", "path", "tour_s",
 )  # fmt: skip
 _MIB = 1 << 20
 _TIMES_CACHES = re.compile(r"(\d+(?:\.\d+)?)\s*x-llc\Z")
 _CACHES_UNKNOWN = 1 << 30  # bytes in place of four times the caches: more than most hosts'
+_PAIR_S = 0.004  # of core-to-core latency, on a quiet host
+_PAIRS_MISSING = 0.1  # share without a figure from which the picture of a host is not one
+_HUGE_WANTED = 0.9  # share of the huge pages asked for with which a chase is one with huge pages
 _MOST_OF_MEMORY = 0.8
+_ON_TOUR = ("latency", "bandwidth")
+_LEAST_VISIT_S = 0.08  # of measuring
+_VISIT_S = 0.15  # for estimates: to move to another cell, warm up, and prove the placement twice
 # Buffers of each mode, in sizes of one; those that are chased have the index that builds the chase.
 _BUFFERS = {"stream": 3, "latency": 1.0625, "loaded": 2.0625, "bandwidth": 1}
 
@@ -75,10 +84,11 @@ class Probe(Driver):
         """Return the options that the mode uses, as numbers.
 
         ``array`` (stream) and ``bytes`` (latency, loaded, bandwidth) are a number of bytes, a
-        text like 64MiB, or 4x-llc: four times the sum of the last-level caches that the measuring
-        CPUs use, as STREAM's run rules ask. No size takes more than 80 % of what the nodes can
-        give; a note says when the rule was not met. Raises Fault for an unknown or bad option,
-        and for a mode that needs more CPUs than there are.
+        text like 64MiB, or 4x-llc: four times the sum of the caches from the second level on that
+        the measuring CPUs use (STREAM's run rules ask for the last level; others keep no copy of
+        the second in it), and 256 MiB at least where a last level may be hidden. No size takes
+        more than 80 % of what the nodes can give; a note says when the rule was not met. Raises
+        Fault for an unknown or bad option, and for a mode that needs more CPUs than there are.
         """
         check.known(self.name, options, _OPTIONS)
         mode = check.choice("mode", options.get("mode", "stream"), probe_output.MODES)
@@ -86,32 +96,39 @@ class Probe(Driver):
         if mode in ("core-to-core", "loaded") and len(numbers) < 2:
             raise Fault(reason("needs-two-cpus", mode=mode))
         if mode == "core-to-core":
-            return _core_to_core(options, len(numbers))
+            return _core_to_core(options, host, numbers)
         threads = 1 if mode == "latency" else options.get("threads", "all")
         threads = check.threads(threads, cpus, host, one_a_cpu=True)
         if mode == "loaded" and threads < 2:
             raise Fault(reason("needs-two-threads"))
+        if mode == "loaded" and len(host.cores_of(host.order(numbers)[:threads])) < 2:
+            raise Fault(reason("needs-two-cores"))
         out: Dict[str, Any] = {
             "mode": mode,
             "threads": threads,
             "pages": check.choice("pages", options.get("pages", "auto"), _PAGES),
         }
+        huge = kernel.huge_page_bytes(host.root) if out["pages"] in ("auto", "thp") else 0
+        if mode in ("latency", "loaded"):
+            out["huge_page_bytes"] = huge  # what the pages asked for are to be; 0: the host has none
         if mode == "stream":
             out["repeat"] = check.whole("repeat", options.get("repeat", 10), 2, 10000)
         else:
             out["seconds"] = check.seconds("seconds", options.get("seconds", 2))
+        if "tour_s" in options and mode in _ON_TOUR:
+            out["tour_s"] = check.seconds("tour_s", options["tour_s"])
         if mode == "loaded":
             delays = check.several("delays", options.get("delays", [0]))
             out["delays"] = [check.whole("delays", delay, 0, 10**8) for delay in delays]
-        if mode == "bandwidth":
+        if mode in ("loaded", "bandwidth"):
             mixes = check.several("mixes", options.get("mixes", ["reads"]))
             out["mixes"] = [check.choice("mixes", mix, probe_output.MIXES) for mix in mixes]
         # Only the caches of the measuring CPU matter to the chase of an idle host.
         measuring = cpulist.format(numbers[:1]) if mode == "latency" else cpus
         name = "array" if mode == "stream" else "bytes"
         out[name], notes = _size(
-            name, options.get(name, "4x-llc"), check.last_level_caches(host, measuring),
-            _available(host, memory_nodes), _BUFFERS[mode], 65536 * threads,
+            name, options.get(name, "4x-llc"), check.caches(host, measuring),
+            _available(host, memory_nodes), _BUFFERS[mode], 65536 * threads, huge or 2 * _MIB,
         )  # fmt: skip
         return Prepared(out, int(_BUFFERS[mode] * out[name]), notes)
 
@@ -123,17 +140,19 @@ class Probe(Driver):
         """
         mode = options["mode"]
         words = [str(found.path), mode]
-        if mode != "core-to-core":
+        if isinstance(cell, Tour):  # visit() gives the sizes
+            words += ["--tour", "--pages", options["pages"]]
+        elif mode != "core-to-core":
             words += ["--bytes", str(options["array" if mode == "stream" else "bytes"])]
             words += ["--pages", options["pages"], "--pin", "none" if cell.cpus is None else "cpu"]
-        if "threads" in options and mode != "latency":
+        if "threads" in options and mode != "latency" and not isinstance(cell, Tour):
             words += ["--threads", str(options["threads"])]
         if "repeat" in options:
             words += ["--repeats", str(options["repeat"])]
         if "seconds" in options:
             words += ["--seconds", f"{options['seconds']:.6f}".rstrip("0").rstrip(".")]
-        if "max_cpus" in options:
-            words += ["--max-cpus", str(options["max_cpus"])]
+        if "cpus" in options:
+            words += ["--cpus", options["cpus"]]
         for name in ("delays", "mixes"):
             if name in options:
                 words += [f"--{name}", ",".join(map(str, options[name]))]
@@ -143,29 +162,73 @@ class Probe(Driver):
         """Return the planned seconds; the first touch of the buffers counts as warm-up."""
         mode = options["mode"]
         if mode == "core-to-core":
-            pairs = options["cpu_count"] * (options["cpu_count"] - 1) / 2
-            return Timing(0.1, 0.0, round(max(options["seconds"], pairs * 300e-6), 3))
+            cpus = len(cpulist.parse(options["cpus"]))
+            return Timing(0.1, 0.0, round(cpus * (cpus - 1) / 2 * _PAIR_S, 3))
         size = options["array" if mode == "stream" else "bytes"]
         if mode == "stream":
             helpers = min(options["threads"], _HELP)
-            measure = 10.0 * size * options["repeat"] / (_MOVE_BYTES_S * helpers)
+            measure = 20.0 * size * options["repeat"] / (_MOVE_BYTES_S * helpers)
             warmup = 3 * size / (_TOUCH_BYTES_S * helpers)
         else:
-            points = len(options.get("delays") or options.get("mixes") or [0])
+            points = len(options.get("delays") or [0]) * len(options.get("mixes") or [0])
             measure = max(options["seconds"], 0.15 * points) + 0.1 * points
             warmup = size / _TOUCH_BYTES_S
             if mode != "bandwidth":
                 warmup += size / 64 * 25e-9 + 0.5
         return Timing(0.1, round(warmup, 3), round(measure, 3))
 
+    def tour(self, options: Options) -> str:
+        """Return the mode where ``tour_s`` asks for a tour through all cells of that mode."""
+        return str(options["mode"]) if "tour_s" in options else ""
+
+    def on_tour(self, cells: Sequence[Cell]) -> Tuple[List[Cell], Timing]:
+        """Return the cells with their part of ``tour_s``, or ``seconds`` where that is less."""
+        each = cells[0].options["tour_s"] / len(cells)
+        each = max(_LEAST_VISIT_S, min(cells[0].options["seconds"], each))
+        points = len(cells[0].options.get("mixes") or [0])
+        measure = max(each, _LEAST_VISIT_S * points) + _VISIT_S
+        timing = Timing(0.0, 0.0, round(measure, 3), round(measure, 3))
+        visits = [
+            replace(one, options={**one.options, "seconds": round(each, 3)}, timing=timing)
+            for one in cells
+        ]
+        buffers = {one.memory.nodes: self.timing(one.options).warmup_s for one in cells}
+        whole = (0.1, sum(buffers.values()), measure * len(cells))
+        return visits, Timing(*(round(s, 3) for s in (*whole, sum(whole) + 1.0)))
+
+    def visit(self, cell: Cell) -> str:
+        threads = cell.options["threads"]
+        size = cell.options["bytes"]
+        return f"visit {cell.id} {cell.cpu_order} {threads} {cell.memory.nodes} {size}"
+
     def parse(self, text: str) -> List[Record]:
         return probe_output.parse(text)
 
     def metrics(self, records: Sequence[Record]) -> List[Row]:
         """Return what was measured; units and points as ``probe_output`` says."""
-        ready = [r for r in records if r["kind"] == "placement" and r["when"] == "ready"]
-        total = sum(r["bytes"] or 0 for r in ready)  # of all buffers: loaded has one a thread
-        return [one for record in records for one in _rows(record, total)]
+        return [
+            replace(one, cell=visit)
+            for visit, own in _visits(records)
+            for record in own
+            for one in _rows(record, _placed(own))
+        ]
+
+    def unverified(self, records: Sequence[Record], options: Options) -> Optional[Reason]:
+        """Return why a chase was not with huge pages or not alone, or how many pairs are missing."""
+        setup, huge = check.first_of(records, "setup"), options.get("huge_page_bytes")
+        got, placed = setup["transparent_huge_bytes"], _placed(records)
+        if huge and setup["bytes"] >= huge and got is not None and placed:
+            if got < _HUGE_WANTED * placed:
+                return reason("huge-pages-not-got", share=got / placed, pages=setup["pages"])
+        if setup["mode"] == "loaded" and any(
+            r["pinned"] is None for r in records if r["kind"] == "thread"
+        ):
+            return reason("chaser-not-alone")
+        pairs = [r for r in records if r["kind"] == "core_latency"]
+        missing = sum(r["median_ns"] is None for r in pairs)
+        if missing > _PAIRS_MISSING * len(pairs):
+            return reason("pairs-missing", missing=missing, pairs=len(pairs))
+        return None
 
     def samples(self, records: Sequence[Record]) -> List[Sample]:
         """Return the samples within a run.
@@ -173,6 +236,13 @@ class Probe(Driver):
         Of stream every repeat of every kernel, the first included; of latency and bandwidth every
         sample.
         """
+        return [
+            replace(one, cell=visit)
+            for visit, own in _visits(records)
+            for one in self._samples(own)
+        ]
+
+    def _samples(self, records: Sequence[Record]) -> List[Sample]:
         out: List[Sample] = []
         kernels = [record for record in records if record["kind"] == "stream"]
         t = 0.0
@@ -184,7 +254,7 @@ class Probe(Driver):
             if record["kind"] == "latency":
                 for ns in record["samples_ns"]:
                     t += ns * 1e-9 * record["accesses_per_sample"]
-                    out.append(Sample(t, "idle_latency", ns, "ns"))
+                    out.append(Sample(t, _latency(record), ns, "ns"))
             elif record["kind"] == "bandwidth":
                 for gbs in record["samples_gbs"]:
                     t += check.first_of(records, "setup")["sample_s"]
@@ -192,28 +262,46 @@ class Probe(Driver):
         return out
 
 
-def _core_to_core(options: Options, count: int) -> Prepared:
-    out: Dict[str, Any] = {"mode": "core-to-core"}
+def _visits(records: Sequence[Record]) -> Iterator[Tuple[str, List[Record]]]:
+    """Yield the records of each visit of a tour with its cell; without a tour all, with ""."""
+    for visit, own in itertools.groupby(records, lambda record: record.get("visit", "")):
+        yield visit, list(own)
+
+
+def _latency(record: Record) -> str:
+    """Return the metric of a chase, by whether its accesses stay within the reach of the TLB."""
+    return "tlb_local_latency" if record["tlb_local"] else "idle_latency"
+
+
+def _core_to_core(options: Options, host: Host, cpus: List[int]) -> Prepared:
+    """Return the CPUs every two of which are measured, as far as ``seconds`` allows."""
     if options.get("max_cpus") is not None:
-        out["max_cpus"] = check.whole("max_cpus", options["max_cpus"], 2, 8192)
-        count = min(count, out["max_cpus"])
-    out["seconds"] = check.seconds("seconds", options.get("seconds", 2))
-    out["cpu_count"] = count
-    return Prepared(out, count * 65536)
+        cpus = host.order(cpus)[: check.whole("max_cpus", options["max_cpus"], 2, 8192)]
+    seconds = check.seconds("seconds", options.get("seconds", 2))
+    chosen, notes = core_choice.choose(host, cpus, int(seconds / _PAIR_S))
+    out = {"mode": "core-to-core", "seconds": seconds, "cpus": cpulist.format(chosen)}
+    return Prepared(out, len(chosen) * 65536, notes)
 
 
 def _size(
     name: str,
     asked: Any,
-    caches: Optional[int],
+    caches: check.Caches,
     available: Optional[int],
     buffers: float,
     least: int,
+    unit: int,
 ) -> Tuple[int, Tuple[Reason, ...]]:
-    """Return the size of one buffer in bytes and the notes on it."""
+    """Return the size of one buffer in bytes and the notes on it.
+
+    Large ones are whole units (the bytes of a huge page), so that huge pages can hold all of it.
+    """
     times = _TIMES_CACHES.match(asked) if isinstance(asked, str) else None
+    outer = caches.outer
     if times:
-        size = int(float(times[1]) * caches) if caches else _CACHES_UNKNOWN
+        size = int(float(times[1]) * outer) if outer else _CACHES_UNKNOWN
+        size = max(size, check.HIDDEN_CACHE if caches.hidden else 0)
+        size = -(-size // unit) * unit if size >= 64 * _MIB else size
     else:
         size = check.size(name, asked, also=", or 4x-llc")
     why = reason("size-asked-for", asked=asked)
@@ -221,14 +309,16 @@ def _size(
     if available is not None and most is not None and size > most:
         why = reason("memory-limits-size", available=available, share=_MOST_OF_MEMORY)
         size = most
-    size = max(size // (2 * _MIB) * 2 * _MIB if size >= 64 * _MIB else size // 4096 * 4096, least)
+    size = max(size // unit * unit if size >= max(64 * _MIB, unit) else size // 4096 * 4096, least)
     what = "array" if name == "array" else "buffer"
-    if not caches:
+    if not outer:
         return size, (reason("llc-unknown", what=what, bytes=size),)
-    if size < 4 * caches // (2 * _MIB) * (2 * _MIB):
-        given = {"what": what, "bytes": size, "times": size / caches, "why": why}
+    if caches.hidden and size < check.HIDDEN_CACHE:
+        return size, (reason("below-hidden-cache", what=what, bytes=size, why=why),)
+    if size < 4 * outer // 4096 * 4096:
+        given = {"what": what, "bytes": size, "times": size / outer, "why": why}
         return size, (reason("below-four-caches", **given),)
-    return size, ()
+    return size, (reason("llc-hidden", what=what, bytes=size),) if caches.hidden else ()
 
 
 def _available(host: Host, memory_nodes: str) -> Optional[int]:
@@ -246,6 +336,12 @@ def _available(host: Host, memory_nodes: str) -> Optional[int]:
     return total
 
 
+def _placed(records: Sequence[Record]) -> int:
+    """Return the bytes of all buffers at the start: loaded has two."""
+    ready = (r for r in records if r["kind"] == "placement" and r["when"] == "ready")
+    return sum(r["bytes"] or 0 for r in ready)
+
+
 def _rows(record: Record, placed_bytes: int) -> List[Row]:
     """Return the metrics of one record, in the order of the output."""
     kind = record["kind"]
@@ -254,12 +350,14 @@ def _rows(record: Record, placed_bytes: int) -> List[Row]:
         share = None if huge is None or not placed_bytes else huge / placed_bytes
         share = 1.0 if record["pages"] == "hugetlb" else share
         return [row("huge_page_share", share, "share", "huge-pages-unknown")]
+    if kind == "setup" and record["mode"] == "stream" and not record["non_temporal"]:
+        return [row(n, None, "GB/s", "no-non-temporal-stores") for n in probe_output.NON_TEMPORAL]
     if kind == "stream":
         return [row(record["kernel"], record["best_gbs"], "GB/s")]
     if kind == "latency":
-        return [row("idle_latency", record["median_ns"], "ns")]
+        return [row(_latency(record), record["median_ns"], "ns")]
     if kind == "loaded":
-        point, x = f"delay={record['delay']}", record["delay"]
+        point, x = f"{record['mix']} delay={record['delay']}", record["delay"]
         drawn = record["median_gbs"] or None
         return [
             row("loaded_latency", record["median_ns"], "ns", point=point, x=x),

@@ -1,5 +1,7 @@
 """Reader of what the probe prints: a line ``ready``, a line ``result``, rows in between.
 
+On a tour these come once for each visit, and each record has the ``visit`` that it is of.
+
 Records:
 
 - ``setup``: what the run was: ``mode``, ``version``, ``threads``, pages asked for (``pages``) and
@@ -8,13 +10,15 @@ Records:
 - ``placement``: ``when`` (ready, result), ``node`` and ``bytes`` of the buffers; ``node`` is null
   where the kernel placed bytes on none (``reason``)
 - ``thread``: ``when``, ``pinned`` (CPU or null), ``began_on``, ``ended_on``, ``allowed``
-- ``stream``: ``kernel``, ``bytes``, ``times_s`` of all repeats, and of all but the first
-  ``best_gbs``, ``min_s``, ``avg_s``, ``max_s``
-- ``latency``: ``samples_ns``, ``median_ns``, ``min_ns``
-- ``loaded``: ``delay`` (loop turns), ``samples_ns``, ``samples_gbs`` and their medians
+- ``stream``: ``kernel`` (NAME_nt: with stores that bypass the caches, by the instruction
+  ``non_temporal`` of setup; null there: this processor has none), ``bytes``, ``times_s`` of all
+  repeats, and of all but the first ``best_gbs``, ``min_s``, ``avg_s``, ``max_s``
+- ``latency``: ``samples_ns``, ``median_ns``, ``min_ns``; ``tlb_local`` tells the chase that stays
+  within the reach of the TLB from the one that leaves its page with every access
+- ``loaded``: ``mix``, ``delay`` (loop turns), ``samples_ns``, ``samples_gbs`` and their medians
 - ``bandwidth``: ``mix``, ``samples_gbs``, ``median_gbs``
-- ``core_latency``: ``from``, ``to``, ``samples_ns``, ``median_ns``, ``min_ns``, ``reason`` (why
-  there is no figure, or null)
+- ``core_latency``: ``from``, ``to``, ``samples_ns``, ``median_ns``, ``min_ns``, ``round_trips``
+  of all samples, ``reason`` (why there is no figure, or null)
 
 GB/s are 1e9 bytes a second.
 """
@@ -31,15 +35,17 @@ from ..contract import Record
 from ..errors import Fault, ParseError
 
 MIXES = ("reads", "writes", "1:1", "2:1", "3:1")
-_KERNELS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}  # and the arrays that each touches
-_SCHEMA = 1  # of the program's output
+_ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}  # kernels, and how many each touches
+NON_TEMPORAL = tuple(f"{name}_nt" for name in _ARRAYS)
+_SCHEMA = 2  # of the program's output
 
 # The keys of each record and the types of their values.
 Keys = Mapping[str, Tuple[type, ...]]
 WHOLE, REAL, TEXT, LIST, MAPPING = (int,), (int, float), (str,), (list,), (dict,)
 NONE = (type(None),)
 BOTH: Keys = {
-    "event": TEXT, "mode": TEXT, "buffers": MAPPING + NONE, "buffers_reason": TEXT + NONE,
+    "event": TEXT, "mode": TEXT, "visit": TEXT + NONE, "buffers": MAPPING + NONE,
+    "buffers_reason": TEXT + NONE,
     "buffer_pages": WHOLE, "buffer_pages_asked": WHOLE, "threads": LIST,
 }  # fmt: skip
 READY: Keys = {
@@ -49,9 +55,15 @@ READY: Keys = {
 RESULT: Keys = {**BOTH, "measure_s": REAL}
 _CHASE: Keys = {"bytes": WHOLE, "stride": WHOLE, "flushed": (bool,)}
 _OF_MODE: Dict[str, Tuple[Keys, Keys]] = {  # what ready and result have besides
-    "stream": ({"array_bytes": WHOLE, "repeats": WHOLE}, {"kernels": LIST, "relative_error": REAL}),
-    "latency": (_CHASE, {"samples_ns": LIST, "accesses_per_sample": WHOLE}),
-    "loaded": ({**_CHASE, "delay_turn_ns": REAL}, {"delays": LIST}),
+    "stream": (
+        {"array_bytes": WHOLE, "repeats": WHOLE, "non_temporal": TEXT + NONE},
+        {"kernels": LIST, "relative_error": REAL},
+    ),
+    "latency": (_CHASE, {
+        "samples_ns": LIST, "tlb_local_samples_ns": LIST, "accesses_per_sample": WHOLE,
+    }),
+    "loaded": ({**_CHASE, "delay_turn_ns": REAL, "injectors": WHOLE, "stores": TEXT},
+               {"points": LIST}),
     "bandwidth": ({"bytes": WHOLE, "sample_s": REAL, "stores": TEXT}, {"mixes": LIST}),
     "core-to-core": ({"samples": WHOLE}, {"rows": WHOLE}),
 }
@@ -110,9 +122,27 @@ class Line:
         return [float(value) for value in values]
 
 
+def conversations(text: str) -> List[Tuple[Line, List[Line], Line]]:
+    """Return each measurement's line ``ready``, those between, and its line ``result``."""
+    found: List[List[Line]] = [[]]
+    for number, row in enumerate(text.split("\n"), 1):
+        line = Line(number, row) if row else None
+        if line and found[-1] and line.record.get("event") == "ready":
+            found.append([])
+        if line:
+            found[-1].append(line)
+    return [_conversation(lines) for lines in found]
+
+
 def conversation(text: str) -> Tuple[Line, List[Line], Line]:
-    """Return the first line, which is ``ready``, those between, and the last, ``result``."""
-    lines = [Line(n, row) for n, row in enumerate(text.split("\n"), 1) if row]
+    """Return those of a run that measures once."""
+    first, *more = conversations(text)
+    if more:
+        raise more[0][0].wrong("it measured more than once")
+    return first
+
+
+def _conversation(lines: List[Line]) -> Tuple[Line, List[Line], Line]:
     if lines and lines[0].record.get("event") != "ready":
         raise lines[0].wrong('the first line is not "ready"')
     if len(lines) < 2 or lines[-1].record.get("event") != "result":
@@ -127,7 +157,14 @@ def parse(text: str) -> List[Record]:
 
     Raises ParseError with the line that cannot be read, and when ready or result is missing.
     """
-    ready, rows, result = conversation(text)
+    measured = conversations(text)
+    names = [ready.record.get("visit") for ready, _, _ in measured]
+    if len(measured) > 1 and (None in names or len(set(names)) < len(names)):
+        raise measured[-1][0].wrong("it measured more than once, and not as visits of a tour")
+    return [record for lines in measured for record in _parsed(*lines)]
+
+
+def _parsed(ready: Line, rows: List[Line], result: Line) -> List[Record]:
     mode = ready.record.get("mode")
     if mode not in MODES:
         raise ready.wrong(f"the mode {mode!r} is not known")
@@ -136,6 +173,8 @@ def parse(text: str) -> List[Record]:
     end = result.check(result.record, {**RESULT, **of_result}, "result")
     if end["mode"] != mode:
         raise result.wrong(f"the mode was {mode} and is now {end['mode']}")
+    if end["visit"] != start["visit"]:
+        raise result.wrong(f"the visit was {start['visit']} and is now {end['visit']}")
     if mode != "core-to-core" and rows:
         raise rows[0].wrong('only "ready" and "result" are expected')
     copied = ("mode", "version", "pages", "page_bytes", "transparent_huge_bytes", *of_ready)
@@ -148,7 +187,8 @@ def parse(text: str) -> List[Record]:
         found = _core_latencies(result, rows)
     else:
         found = _READERS[mode](result, start)
-    return [setup, *placements(ready), *placements(result), *found]
+    records = [setup, *placements(ready), *placements(result), *found]
+    return [{**one, "visit": start["visit"]} for one in records] if start["visit"] else records
 
 
 def placements(line: Line) -> Iterable[Record]:
@@ -179,10 +219,12 @@ def placements(line: Line) -> Iterable[Record]:
 def _stream(line: Line, start: Record) -> List[Record]:
     out = []
     kernels = line.each("kernels", {"kernel": TEXT, "bytes": WHOLE, "times_s": LIST})
-    if [kernel["kernel"] for kernel in kernels] != list(_KERNELS):
-        raise line.wrong(f"kernels: not {', '.join(_KERNELS)}")
+    expected = [*_ARRAYS, *(NON_TEMPORAL if start["non_temporal"] else ())]
+    if [kernel["kernel"] for kernel in kernels] != expected:
+        raise line.wrong(f"kernels: not {', '.join(expected)}")
     for kernel in kernels:
-        name, size, arrays = kernel["kernel"], kernel["bytes"], _KERNELS[kernel["kernel"]]
+        name, size = kernel["kernel"], kernel["bytes"]
+        arrays = _ARRAYS[name.partition("_")[0]]
         times = line.numbers(kernel["times_s"], name, max(2, start["repeats"]))
         if size != arrays * start["array_bytes"]:
             raise line.wrong(f"{name}: {size} bytes are not {arrays} arrays")
@@ -198,21 +240,28 @@ def _stream(line: Line, start: Record) -> List[Record]:
 
 
 def _latency(line: Line, start: Record) -> List[Record]:
-    samples = line.numbers(line.record["samples_ns"], "samples_ns", 3)
-    return [{
-        "kind": "latency", "samples_ns": samples, "median_ns": statistics.median(samples),
-        "min_ns": min(samples), "accesses_per_sample": line.record["accesses_per_sample"],
-    }]  # fmt: skip
+    out = []
+    for name, local in (("samples_ns", False), ("tlb_local_samples_ns", True)):
+        samples = line.numbers(line.record[name], name, 3)
+        out.append({
+            "kind": "latency", "tlb_local": local, "samples_ns": samples,
+            "median_ns": statistics.median(samples), "min_ns": min(samples),
+            "accesses_per_sample": line.record["accesses_per_sample"],
+        })  # fmt: skip
+    return out
 
 
 def _loaded(line: Line, start: Record) -> List[Record]:
     out = []
-    for point in line.each("delays", {"delay": WHOLE, "latency_ns": LIST, "bandwidth_gbs": LIST}):
+    keys: Keys = {"mix": TEXT, "delay": WHOLE, "latency_ns": LIST, "bandwidth_gbs": LIST}
+    for point in line.each("points", keys):
+        if point["mix"] not in MIXES:
+            raise line.wrong(f"points: the mix {point['mix']!r} is not known")
         ns = line.numbers(point["latency_ns"], "latency_ns")
         # 0: the reading threads were not run during that sample.
         gbs = line.numbers(point["bandwidth_gbs"], "bandwidth_gbs", zero=True)
         out.append({
-            "kind": "loaded", "delay": point["delay"], "samples_ns": ns, "samples_gbs": gbs,
+            "kind": "loaded", "mix": point["mix"], "delay": point["delay"], "samples_ns": ns, "samples_gbs": gbs,
             "median_ns": statistics.median(ns), "median_gbs": statistics.median(gbs),
         })  # fmt: skip
     return out
@@ -235,15 +284,17 @@ def _core_latencies(result: Line, rows: List[Line]) -> List[Record]:
     if len(rows) != result.record["rows"]:
         raise result.wrong(f"{result.record['rows']} rows are announced, {len(rows)} are there")
     out: List[Record] = []
+    keys: Keys = {"to": WHOLE, "round_trips": WHOLE, "samples_ns": LIST, "reason": TEXT + NONE}
     for number, line in enumerate(rows):
         row = line.check(line.record, {"event": TEXT, "from": WHOLE, "pairs": LIST}, "row")
         if row["event"] != "row" or len(row["pairs"]) != len(rows) - number:
             raise line.wrong(f"this is not row {number + 1} of {len(rows)}")
-        for pair in line.each("pairs", {"to": WHOLE, "samples_ns": LIST, "reason": TEXT + NONE}):
+        for pair in line.each("pairs", keys):
             reason = pair["reason"]
             ns = [] if reason else line.numbers(pair["samples_ns"], "samples_ns")
             out.append({
-                "kind": "core_latency", "from": row["from"], "to": pair["to"], "samples_ns": ns,
+                "kind": "core_latency", "from": row["from"], "to": pair["to"],
+                "round_trips": pair["round_trips"], "samples_ns": ns,
                 "median_ns": statistics.median(ns) if ns else None,
                 "min_ns": min(ns) if ns else None, "reason": reason,
             })  # fmt: skip

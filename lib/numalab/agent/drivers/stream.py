@@ -38,7 +38,7 @@ from ..contract import (
 from ..errors import Fault
 from ..rows import row
 from . import options as check
-from .options import Options, last_level_caches
+from .options import Options
 from .reading import Line, lines, refuse
 
 NAME = "stream"
@@ -246,25 +246,31 @@ class Stream(Driver):
         check.known(NAME, options, ("path", "threads", *_COMPILED_IN))
         if options.get("mode", "stream") != "stream":
             raise Fault(f"STREAM cannot measure {options['mode']!r}", "it has the mode stream only")
-        caches = last_level_caches(host, cpus)
+        caches = check.caches(host, cpus)
         notes = [reason("size-compiled-in")]
-        if caches is None:
+        if caches.last is None:
             notes.append(reason("llc-unknown", what="array"))
+        least = max(4 * (caches.last or 0), check.HIDDEN_CACHE if caches.hidden else 0)
         own = {name: options[name] for name in options if name not in _COMPILED_IN}
         threads = check.threads(options.get("threads", "all"), cpus, host)
-        resolved = {**own, "threads": threads, "cache_bytes": caches}
-        return Prepared(resolved, 3 * 4 * (caches or 0) or 3 * 80_000_000, tuple(notes))
+        resolved = {**own, "threads": threads, "cache_bytes": caches.last}
+        resolved["cache_hidden"] = caches.hidden
+        return Prepared(resolved, 3 * least or 3 * 80_000_000, tuple(notes))
 
     def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the command line: STREAM takes no arguments."""
         return [str(found.path)]
 
     def environment(self, options: Options, cell: Cell) -> Dict[str, str]:
-        """Return what to add to the environment: the threads, one fixed place for each."""
-        return {
-            "OMP_NUM_THREADS": str(options["threads"]), "OMP_DYNAMIC": "false",
-            "OMP_PROC_BIND": "true", "OMP_PLACES": "threads",
-        }  # fmt: skip
+        """Return what to add to the environment: the threads, one fixed place for each.
+
+        A cell without CPUs of its own (unbound) leaves its threads to the kernel, whatever the
+        user's own environment says of places.
+        """
+        threads = {"OMP_NUM_THREADS": str(options["threads"]), "OMP_DYNAMIC": "false"}
+        if cell.cpus is None:
+            return {**threads, "OMP_PROC_BIND": "false"}
+        return {**threads, "OMP_PROC_BIND": "true", "OMP_PLACES": "threads"}
 
     def timing(self, options: Options) -> Timing:
         """Return the planned seconds (STREAM decides them by its compiled-in sizes)."""
@@ -292,6 +298,9 @@ class Stream(Driver):
         elif size < 4 * caches:
             why, times = reason("size-compiled-in"), size / caches
             out.append(reason("below-four-caches", what="array", bytes=size, times=times, why=why))
+        elif options.get("cache_hidden") and size < check.HIDDEN_CACHE:
+            why = reason("size-compiled-in")
+            out.append(reason("below-hidden-cache", what="array", bytes=size, why=why))
         wrong = _not_validated(records)
         return [*out, wrong] if wrong else out
 

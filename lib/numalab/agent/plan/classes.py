@@ -49,17 +49,21 @@ def thinned(
             here = _on(node, its)
             if here:  # first what is asked for, then what the plan ranks as nearest or farthest
                 one = min(here, key=lambda cell: (cell.id not in asked, not cell.rank, draw()))
-                why = _stands_for(one, its) if len(its) > 1 else None
-                chosen[one.id] = replace(one, stands_for=why)
+                chosen[one.id] = one
                 del open_classes[name]
     gone = {cell.id for its in alike.values() for cell in its} - {*chosen, *asked}
-    stay = {cell.id: chosen.get(cell.id, cell) for cell in cells if cell.id not in gone}
+    stay = {cell.id: cell for cell in cells if cell.id not in gone}
     alone = {cell.cpu_nodes for cell in stay.values()}
     alone -= {cell.cpu_nodes for cell in stay.values() if cell.role == BASELINE}
     for cell in cells:  # what cells of a second node are compared with
         if cell.role == BASELINE and cell.cpu_nodes in alone:
             stay[cell.id] = cell
             alone.remove(cell.cpu_nodes)
+    for its in alike.values():
+        one = next(cell for cell in its if cell.id in chosen)
+        if not one.stands_for and any(cell.id not in stay for cell in its):
+            notes = tuple(note for note in one.notes if note.code != "equally-far")
+            stay[one.id] = replace(one, stands_for=_stands_for(host, one, its), notes=notes)
     return [stay[cell.id] for cell in cells if cell.id in stay]
 
 
@@ -74,15 +78,21 @@ def _is_pair(cell: Cell) -> bool:
 def _class(host: Host, cell: Cell) -> Class:
     if not _is_pair(cell):
         return (cell.binding,)
-    tier = host.node[int(cell.memory.nodes or "")].tier
-    return (cell.binding, cell.distance, tier if cell.binding == "memory-only" else None)
+    return (cell.binding, *_far(host, int(cell.cpu_nodes), int(cell.memory.nodes or "")))
 
 
-def _stands_for(cell: Cell, alike: Sequence[Cell]) -> Reason:
+def _far(host: Host, here: int, there: int) -> Class:
+    tier = host.node[there].tier if there in host.memory_only else None
+    return (host.distance(here, there), tier)
+
+
+def _stands_for(host: Host, cell: Cell, alike: Sequence[Cell]) -> Reason:
+    here = int(cell.cpu_nodes)
     if not _is_pair(cell):
         nodes = cpulist.format(int(one.cpu_nodes) for one in alike)
-        return reason("stands-for-nodes", node=int(cell.cpu_nodes), nodes=nodes)
-    return reason(
-        "stands-for-pairs", here=int(cell.cpu_nodes), there=int(cell.memory.nodes or ""),
-        pairs=len(alike), distance=cell.distance,
-    )  # fmt: skip
+        return reason("stands-for-nodes", node=here, nodes=nodes)
+    there = int(cell.memory.nodes or "")
+    others = host.memory_only if there in host.memory_only else host.main_nodes
+    pairs = [(a, b) for a in host.cpus_of for b in others if a != b]
+    count = sum(_far(host, *pair) == _far(host, here, there) for pair in pairs)
+    return reason("stands-for-pairs", here=here, there=there, pairs=count, distance=cell.distance)

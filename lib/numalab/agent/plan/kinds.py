@@ -299,7 +299,9 @@ def _pairs(host: Host, binding: Binding, baselines: Sequence[Cell], memory_only:
         elif asked is not None:
             others = ranks.get(asked, [])[:1]
         made += [_pair(host, binding, here, there, targets) for there in others]
-    none = reason("no-memory-only-node") if memory_only else _why_one_memory_node(host)
+    none = _why_one_memory_node(host)
+    if memory_only and len(host.nodes) > 1:
+        none = reason("no-memory-only-node")
     yield from made or [_skip(binding, none)]
 
 
@@ -347,16 +349,18 @@ def _pair(host: Host, binding: Binding, here: int, there: int, targets: Sequence
 
 def _why_no_interleave(host: Host, name: str) -> Optional[Reason]:
     """Say why a host has nothing to interleave in this way, None where it has."""
-    weights = [host.node[n].weight for n in host.memory_nodes]
+    weights = {host.node[n].weight for n in host.memory_nodes}
     if len(host.memory_nodes if name != "interleave" else host.main_nodes) < 2:
         return _why_one_memory_node(host)
-    if name == "interleave:all" and not host.memory_only:
-        return reason("interleave-takes-all")
-    if name == "interleave:weighted" and None in weights:
+    if name == "interleave":
+        return None
+    if not host.memory_only and (name == "interleave:all" or len(weights) == 1):
+        return reason("no-memory-only-node")
+    if name == "interleave:all":
+        return None
+    if None in weights:
         return reason("no-weighted-interleave")
-    if name == "interleave:weighted" and len(set(weights)) == 1:
-        return reason("weights-are-equal", weight=weights[0])
-    return None
+    return reason("weights-are-equal", weight=weights.pop()) if len(weights) == 1 else None
 
 
 def _interleave(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:

@@ -30,6 +30,7 @@ from ..contract import (
     reason,
 )
 from ..errors import Fault, NotHere
+from ..host import tools
 from ..paths import published
 from ..trial import settings as changes
 from . import budget, classes, kinds, resolve
@@ -37,7 +38,7 @@ from .budget import FEWEST_BLOCKS as FEWEST_BLOCKS
 from .classes import CLASS
 from .order import trial_order
 from .request import check
-from .tours import toured
+from .tours import started, toured
 
 TRIAL_OVERHEAD_S = 1.0  # starting the tool, proving the placement, reading the result
 
@@ -48,7 +49,8 @@ class Environment(NamedTuple):
     """What a plan needs of the host beside its shape; None: not there, or not looked for."""
 
     root: Optional[str]  # where settings are looked for; None takes every setting to be there
-    forbidden: Mapping[str, Reason] = {}  # of the memory-policy calls, as kernel.forbidden_calls
+    forbidden: Mapping[str, Reason] = {}  # as of kernel.forbidden_calls
+    missing: Tuple[Reason, ...] = ()  # what a run will lack beside
 
 
 def make(request: Request, host: Host, environment: Optional[Environment] = None) -> Plan:
@@ -62,14 +64,16 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     request = check(request)
     host = _without_the_clients_cpus(request, host)
     if environment is None and host.root == "/":
-        environment = Environment("/", kernel.forbidden_calls())
+        forbidden = kernel.forbidden_calls()
+        counters = request.collectors is not None and request.collectors.perf
+        environment = Environment("/", forbidden, tuple(tools.missing(counters, forbidden)))
     wanted = [*request.bindings, *(b for case in request.cases for b in case.bindings or ())]
     names = [*(b for sweep in request.sweep for b in sweep.bindings), *request.names]
     seed = request.seed if request.pairs == CLASS else None
     found = resolve.resolve(wanted, host, request.baseline, names, seed)
     cells, unfit = _in_cases(request, found, environment.root if environment else None)
-    forbidden = environment.forbidden if environment else {}
-    why = forbidden.get("set_mempolicy") or forbidden.get("mbind")
+    environment = environment or Environment(None)
+    why = environment.forbidden.get("set_mempolicy") or environment.forbidden.get("mbind")
     if why:
         unfit += [(c, reason("binding-forbidden", why=why)) for c in cells if _has_policy(c)]
         cells = [cell for cell in cells if not _has_policy(cell)]
@@ -84,14 +88,13 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     once_s = outlay.prepare_s if outlay else 0.0
     fitted = budget.fit(
         cells, request.blocks, request.budget_s,
-        lambda left, blocks: _estimate(_started(driver, left), blocks, once_s).total_s,
+        lambda left, blocks: _estimate(started(*toured(driver, left)), blocks, once_s).total_s,
     )  # fmt: skip
     if fitted.unfit:
         cells, unfit = fitted.cells, [*unfit, *fitted.unfit]
         outlay = driver.outlay(cells) if cells else None
         once_s = outlay.prepare_s if outlay else 0.0
     cells, tours = toured(driver, cells)
-    started = _started(driver, cells)
     plan = Plan(
         schema=SCHEMA,
         request=replace(request, blocks=fitted.blocks),
@@ -99,15 +102,15 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         cells=tuple(cells),
         skipped=(*found.skipped, *(Skip(c.binding, c.id, why, c.variant) for c, why in unfit)),
         resolved=_resolutions(request, found, cells, unfit),
-        order=trial_order(started, fitted.blocks, request.seed),
+        order=trial_order(started(cells, tours), fitted.blocks, request.seed),
         warnings=(),
-        estimate=_estimate(started, fitted.blocks, once_s),
+        estimate=_estimate(started(cells, tours), fitted.blocks, once_s),
         client=host.client,
         outlay=outlay,
         tours=tours,
         least_s=round(fitted.least_s, 3),
     )
-    warnings = [*found.warnings, *_warnings(plan, host)]
+    warnings = [*found.warnings, *_warnings(plan, host), *environment.missing]
     if fitted.blocks < request.blocks:
         warnings.append(
             reason(
@@ -116,13 +119,6 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
             )
         )  # fmt: skip
     return replace(plan, warnings=tuple(warnings))
-
-
-def _started(driver: Driver, cells: Sequence[Cell]) -> List[Cell]:
-    """Return what trials are made of: the tours through these cells, and the other cells."""
-    cells, tours = toured(driver, cells)
-    visited = {id for tour in tours for id in tour.visits}
-    return [*tours, *(cell for cell in cells if cell.id not in visited)]
 
 
 def _estimate(cells: Sequence[Cell], blocks: int, once_s: float) -> Timing:
@@ -257,7 +253,7 @@ def _prepare_with_a_tool(
     for name in request.tool.prefer:
         driver = drivers.driver(name)
         try:
-            tool = driver.find(request.tool.options)
+            tool = _found(driver, request, host, last=name == request.tool.prefer[-1])
             preparation = _Preparation(driver, request, host, found)
             fit = preparation.all(cells)
         except Fault as fault:
@@ -277,6 +273,16 @@ def _prepare_with_a_tool(
         f"no tool can measure {request.tool.name}: " + "; ".join(fault.what for fault in passed),
         " ".join(fault.hint for fault in passed if fault.hint) or None,
     )
+
+
+def _found(driver: Driver, request: Request, host: Host, last: bool) -> ToolRecord:
+    """Return a driver's tool; in a copied tree the last that is preferred is taken to be there."""
+    try:
+        return driver.find(request.tool.options)
+    except Fault:
+        if not last or host.root == "/" or not Path(host.root).is_dir():
+            raise
+        return ToolRecord(driver.name, why=(str(reason("tool-taken-to-be-there")),))
 
 
 class _Preparation:
@@ -355,6 +361,8 @@ class _Preparation:
         for case in self.request.cases:
             if cell.case and case.name == cell.case.name:
                 options.update(case.options)
+        if cell.instances:  # each has its part of the host's CPUs, of the load and of the data
+            options["instances"] = len(cell.instances)
         if cell.sweep:
             options[cell.sweep.option] = cell.sweep.value
         base = self.ready.get(cell.baseline or "")
@@ -399,7 +407,7 @@ class _Preparation:
             before, made = len(self.faults), 0
             # Baselines first: their copies are what the others are compared with.
             meant = [cell for cell in cells if resolve.key(cell) in keys]
-            if sweep.pairs == CLASS and self.request.pairs != CLASS:
+            if CLASS in (sweep.pairs, self.request.pairs):
                 meant = classes.thinned(self.host, meant, self.request.seed)
             for cell in sorted(meant, key=lambda c: c.role != BASELINE):
                 copies = self._copies(cell, sweep)
@@ -509,6 +517,9 @@ def _warnings(plan: Plan, host: Host) -> List[Reason]:
         warnings.append(reason("host-with-one-node"))
     elif len(host.memory_nodes) < 2:
         warnings.append(reason("host-with-one-memory-node"))
+    allowed = host.allowed
+    if any(cpu.online and cpu.number not in cpulist.parse(allowed.cpus) for cpu in host.cpus):
+        warnings.append(reason("limited-by-cpuset", cpus=allowed.cpus, nodes=allowed.nodes))
     if settings(plan):
         warnings.append(reason("changes-host", settings=settings(plan)))
     return warnings

@@ -72,6 +72,12 @@ class _Page:
                 once = f"to be prepared once, about {units.seconds(plan.outlay.prepare_s)}"
             self._put(f"{plan.outlay.says}; {once}")
         self._put(f"plan: {summary(plan)}; seed {request.seed}")
+        for tour in plan.tours:
+            took = units.seconds(tour.timing.total_s)
+            self._put(
+                f"{tour.label}: one trial in each block visits them in an order of its own, each "
+                f"with its own proof and samples, about {took}"
+            )
         for warning in plan.warnings:
             self._put(str(warning), "⚠ ", "  ")
         for name, value in common_settings(plan).items():

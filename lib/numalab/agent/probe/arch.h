@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* PROBE_GENERIC asks for the fallbacks, to test them anywhere. */
 #if defined(__x86_64__) && !defined(PROBE_GENERIC)
@@ -39,6 +40,29 @@ static inline bool line_flush(char *address) {
     return false;
 #endif
 }
+
+/* Two stores of 16 bytes to a multiple of 16 that bypass the caches: NON_TEMPORAL names the
+ * instruction; it is not defined where there is none. Arm's is a hint that a processor may leave
+ * unheeded. Others see what was stored after stores_end. */
+typedef uint64_t sixteen __attribute__((vector_size(16), may_alias));
+#if defined(PROBE_X86)
+#define NON_TEMPORAL "movnt"
+static inline void store_past_caches(void *to, sixteen first, sixteen second) {
+    _mm_stream_si128((__m128i *)to, (__m128i)first);
+    _mm_stream_si128((__m128i *)to + 1, (__m128i)second);
+}
+static inline void stores_end(void) {
+    _mm_sfence();
+}
+#elif defined(PROBE_ARM)
+#define NON_TEMPORAL "stnp"
+static inline void store_past_caches(void *to, sixteen first, sixteen second) {
+    __asm__ volatile("stnp %q0, %q1, [%2]" ::"w"(first), "w"(second), "r"(to) : "memory");
+}
+static inline void stores_end(void) {
+    __asm__ volatile("dmb ish" ::: "memory");
+}
+#endif
 
 static inline void flush_end(void) {
 #if defined(PROBE_X86)

@@ -6,6 +6,7 @@
 #include "arch.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static const size_t BLOCK = 16 * 1024; /* bytes of each stream between two looks at the clock */
 static const double SETTLE_S = 0.02;
@@ -72,13 +73,20 @@ static void run_mix(void *context, int index) {
 }
 
 static void prepare(struct run *run) {
+    static struct buffer kept[MAX_NODES + 1]; /* of the visits before, by node */
     const struct options *o = run->options;
+    struct buffer *buffer = &kept[o->memory_node + 1];
+    bool made = buffer->bytes == o->bytes;
     b.options = o;
     b.team = run->team;
-    buffer_map(&run->buffers[0], o->bytes, o->pages, o->memory_node);
-    run->buffer_count = 1;
-    b.base = run->buffers[0].base;
+    if (!made && buffer->bytes)
+        munmap(buffer->base, buffer->bytes);
+    if (!made)
+        buffer_map(buffer, o->bytes, o->pages, o->memory_node);
+    b.base = buffer->base;
     b.bytes = o->bytes;
+    free(b.counts);
+    free(b.gbs);
     b.counts = aligned_alloc(LINE, (size_t)b.team->size * sizeof *b.counts);
     if (!b.counts)
         die(EXIT_MEMORY, "not enough memory for the counters of %d threads", b.team->size);
@@ -86,7 +94,12 @@ static void prepare(struct run *run) {
     b.samples = each >= 1 ? 10 : each >= 0.3 ? 5 : 3;
     b.sample_s = each / b.samples > 0.02 ? each / b.samples : 0.02;
     b.gbs = allocate((size_t)b.samples, sizeof *b.gbs);
-    team_run(b.team, first_touch, NULL);
+    if (!made) {
+        team_run(b.team, first_touch, NULL);
+        buffer_inspect(buffer);
+    }
+    run->buffers[0] = *buffer;
+    run->buffer_count = 1;
 }
 
 static void configure(struct run *run, struct json *j) {

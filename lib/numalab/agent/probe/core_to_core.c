@@ -2,31 +2,42 @@
  * waiting by trying, as nviennot/core-to-core-latency does; half a round trip is one way. The
  * line belongs to a page that the pair's first CPU touched first.
  *
+ * A figure is the median of nine samples. Their number of round trips grows until the 96 % interval
+ * of that median (its second to its eighth value, by the binomial distribution) is within 2 % of it
+ * to either side, or a sample has as many as that tool gives a pair in all, 300,000, divided by
+ * nine. The nine that differ least count; if these differ by much more there is no figure: the host
+ * had other work, and the reason says so.
+ *
  * Nobody waits for ever: a partner that does not answer (its CPU went offline, or is kept from
  * running) ends the pair after a time, with the reason in place of the figure. */
 #include "probe.h"
 
 #include "arch.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLES = 7, LEAST_TRIPS = 50, MOST_TRIPS = 1000000, CHECK = 4096 };
+enum { SAMPLES = 9, WARM_TRIPS = 100, LEAST_TRIPS = 1000, MOST_TRIPS = 32000, CHECK = 4096 };
 enum { EMPTY, PING, PONG, STOP }; /* the line's values */
-static const double PATIENCE_S = 1.0;   /* for one pair, beyond its budget */
-static const double START_S = 100e-6;   /* about what starting two threads takes */
+static const double WARM_S = 0.5e-3;    /* for cores to come to their speed */
+static const double STEADY = 0.02, UNSTEADY = 0.25; /* half of the interval, over the median */
+static const double LEAST_S = 0.02, MOST_S = 1.0; /* of the time that a pair may take to settle */
+static const double PATIENCE_S = 1.0;             /* beyond it, with a CPU that does not answer */
 
 struct pair {
     int cpu[2], ran_on[2]; /* ran_on -1: it was moved */
     atomic_int *line;
     atomic_int here; /* threads that have arrived */
-    double budget_s, deadline, ns[SAMPLES];
+    double budget_s, deadline, ns[SAMPLES], spread;
+    long trips; /* of each sample */
     bool measured;
 };
 
 struct result {
     float ns[SAMPLES];
+    int trips;
     const char *reason; /* NULL: measured */
 };
 
@@ -76,16 +87,38 @@ static double round_trips(struct pair *pair, long count) {
     return now() - start;
 }
 
+static int by_size(const void *a, const void *b) {
+    double one = *(const double *)a, other = *(const double *)b;
+    return (one > other) - (one < other);
+}
+
+/* Half of the interval of the median of all samples, as a share of that median. */
+static double spread(const double *samples) {
+    double sorted[SAMPLES];
+    memcpy(sorted, samples, sizeof sorted);
+    qsort(sorted, SAMPLES, sizeof *sorted, by_size);
+    return (sorted[SAMPLES - 2] - sorted[1]) / 2 / sorted[SAMPLES / 2];
+}
+
 static bool all_samples(struct pair *pair) {
-    double took = round_trips(pair, LEAST_TRIPS); /* warms up, and tells how long a trip takes */
-    if (took <= 0)
-        return false;
-    double fit = pair->budget_s / SAMPLES * LEAST_TRIPS / took;
-    long count = fit < LEAST_TRIPS ? LEAST_TRIPS : fit > MOST_TRIPS ? MOST_TRIPS : (long)fit;
-    for (int i = 0; i < SAMPLES; i++) {
-        if ((took = round_trips(pair, count)) <= 0)
+    double began = now(), took, samples[SAMPLES], half;
+    pair->spread = INFINITY;
+    do {
+        if (round_trips(pair, WARM_TRIPS) <= 0)
             return false;
-        pair->ns[i] = took * 1e9 / (double)count / 2;
+    } while (now() - began < WARM_S);
+    for (long trips = LEAST_TRIPS; pair->spread > STEADY; trips *= 2) {
+        for (int i = 0; i < SAMPLES; i++) {
+            if ((took = round_trips(pair, trips)) <= 0)
+                return false;
+            samples[i] = took * 1e9 / (double)trips / 2;
+        }
+        if ((half = spread(samples)) < pair->spread) {
+            memcpy(pair->ns, samples, sizeof samples);
+            pair->spread = half, pair->trips = trips;
+        }
+        if (trips >= MOST_TRIPS || now() - began > pair->budget_s)
+            break;
     }
     return true;
 }
@@ -119,7 +152,7 @@ static const char *measure_pair(struct pair *pair) {
     int error = 0, started = 0;
     atomic_store(pair->line, EMPTY);
     atomic_init(&pair->here, 0);
-    pair->deadline = now() + PATIENCE_S + 3 * pair->budget_s;
+    pair->deadline = now() + PATIENCE_S + 3 * pair->budget_s; /* the last doubling may go over */
     while (started < 2 && !error)
         if (!(error = thread_on_cpu(&threads[started], pair->cpu[started], starts[started], pair)))
             started++;
@@ -131,7 +164,9 @@ static const char *measure_pair(struct pair *pair) {
         return "a thread could not be started on one of the two CPUs";
     if (pair->ran_on[0] != pair->cpu[0] || pair->ran_on[1] != pair->cpu[1])
         return "a thread did not stay on its CPU";
-    return pair->measured ? NULL : "the other CPU did not answer in time";
+    if (!pair->measured)
+        return "the other CPU did not answer in time";
+    return pair->spread <= UNSTEADY ? NULL : "the samples differ too much: the host had other work";
 }
 
 static void *touch_one(void *line) {
@@ -166,8 +201,9 @@ static void configure(struct run *run, struct json *j) {
 static void measure(struct run *run) {
     (void)run;
     int n = c.options->cpu_count;
-    double each = c.options->seconds / ((double)n * (n - 1) / 2) - START_S;
-    struct pair pair = {.budget_s = each > 0 ? each : 0};
+    double each = 3 * c.options->seconds / ((double)n * (n - 1) / 2);
+    double latest = now() + 2 * c.options->seconds + PATIENCE_S;
+    struct pair pair = {.budget_s = each < LEAST_S ? LEAST_S : each > MOST_S ? MOST_S : each};
     for (int i = 0; i < n; i++)
         for (int k = i + 1; k < n; k++) {
             struct result *result = &c.results[(size_t)i * (size_t)n + (size_t)k];
@@ -175,10 +211,15 @@ static void measure(struct run *run) {
                 result->reason = "no thread can be started on one of the two CPUs";
                 continue;
             }
+            if (now() > latest) {
+                result->reason = "pairs before it took all the time: the host had other work";
+                continue;
+            }
             pair.cpu[0] = c.options->cpus[i], pair.cpu[1] = c.options->cpus[k];
             pair.line = (atomic_int *)(void *)(c.lines + (size_t)i * page_size());
             pair.measured = false;
             result->reason = measure_pair(&pair);
+            result->trips = (int)(SAMPLES * pair.trips);
             for (int s = 0; s < SAMPLES; s++)
                 result->ns[s] = (float)pair.ns[s];
         }
@@ -197,6 +238,7 @@ static void rows(struct run *run, struct json *j) {
             const struct result *result = &c.results[(size_t)i * (size_t)n + (size_t)k];
             json_begin(j, NULL, '{');
             json_whole(j, "to", c.options->cpus[k]);
+            json_whole(j, "round_trips", result->reason ? 0 : result->trips);
             json_begin(j, "samples_ns", '[');
             for (int s = 0; s < SAMPLES && !result->reason; s++)
                 json_real(j, NULL, (double)result->ns[s]);

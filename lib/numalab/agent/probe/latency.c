@@ -14,7 +14,9 @@
 #include <time.h>
 
 enum { BATCH = 32 };
-static const double SAMPLE_S = 0.1;  /* least length of a sample */
+static const double SAMPLE_S = 0.1, LEAST_SAMPLE_S = 0.01; /* length of a sample */
+enum { LEAST_SAMPLES = 3 };
+static const double SETTLE_S = 0.02;
 static const double ROUND_LIMIT_S = 1.0; /* of warming up by going round the whole cycle */
 
 static void **place(const struct chase *chase, size_t line) {
@@ -115,39 +117,127 @@ bool chase_warm(struct chase *chase) {
     return false;
 }
 
-static struct {
-    struct chase chase;
-    size_t steps;
-    long samples;
-    double *ns;
+/* The second chase: it leaves a reach of 1 MiB, which the TLB of any processor of today covers
+ * with base pages of 4 KiB, only after SEEN lines of each of its pages, so that one access in SEEN
+ * at most misses the TLB. In a stay it visits one line in four of a page, and all pages of the
+ * reach before any of them again: what a prefetcher fetches around an access is not visited soon.
+ * Its pointers are the second ones of the lines that the first chase uses as well. */
+enum { REACH = 1 << 20, PAGE = 4096, PAGES = REACH / PAGE, APART = 4, SEEN = PAGE / LINE / APART };
+
+static void shuffle(uint32_t *numbers, size_t count, uint64_t *state) { /* Fisher and Yates */
+    for (size_t i = 0; i < count; i++)
+        numbers[i] = (uint32_t)i;
+    for (size_t i = count; i > 1; i--) {
+        size_t drawn = (size_t)(((xorshift(state) >> 32) * (uint64_t)i) >> 32);
+        uint32_t held = numbers[i - 1];
+        numbers[i - 1] = numbers[drawn];
+        numbers[drawn] = held;
+    }
+}
+
+void chase_in_reach(struct chase *chase, const struct buffer *buffer) {
+    size_t reaches = (buffer->bytes + REACH - 1) / REACH, visited = 0;
+    uint32_t *order = allocate(reaches, sizeof *order), pages[PAGES], lines[SEEN];
+    uint64_t state = 0x2545f4914f6cdd1du;
+    void **first = NULL, **last = NULL;
+    for (size_t round = 0; round < APART; round++) {
+        shuffle(order, reaches, &state);
+        for (size_t stay = 0; stay < reaches; stay++) {
+            shuffle(lines, SEEN, &state);
+            for (size_t pass = 0; pass < SEEN; pass++) {
+                shuffle(pages, PAGES, &state);
+                for (size_t i = 0; i < PAGES; i++) {
+                    size_t at = (size_t)order[stay] * REACH + (size_t)pages[i] * PAGE +
+                                (lines[pass] * APART + round) * LINE;
+                    void **next = (void **)(void *)(buffer->base + at) + 1;
+                    if (at + LINE > buffer->bytes)
+                        continue;
+                    if (last)
+                        *last = next;
+                    else
+                        first = next;
+                    last = next;
+                    visited++;
+                }
+            }
+        }
+    }
+    *last = first;
+    free(order);
+    *chase = (struct chase){.base = buffer->base, .lines = visited, .stride = LINE,
+                            .position = first};
+}
+
+enum { ANYWHERE, IN_REACH, CHASES };
+static const char *const SAMPLES_OF[CHASES] = {"samples_ns", "tlb_local_samples_ns"};
+
+/* A buffer with its chases. On a tour it is kept for the next visit of its node, and the chases
+ * go on from where they stopped: the lines that the caches hold are then those behind them. */
+struct kept {
+    struct buffer buffer;
+    struct chase chases[CHASES];
     bool flushed;
+};
+
+static struct {
+    struct kept *on;
+    double sample_s;
+    long samples;
+    size_t steps[CHASES];
+    double *ns[CHASES];
 } l;
 
+static void build(struct kept *kept, const struct options *o) {
+    if (kept->buffer.bytes)
+        munmap(kept->buffer.base, kept->buffer.bytes);
+    buffer_map(&kept->buffer, o->bytes, o->pages, o->memory_node);
+    chase_build(&kept->chases[ANYWHERE], &kept->buffer, o->stride);
+    chase_in_reach(&kept->chases[IN_REACH], &kept->buffer);
+    buffer_inspect(&kept->buffer);
+}
+
 static void prepare(struct run *run) {
+    static struct kept kept[MAX_NODES + 1]; /* by node */
     const struct options *o = run->options;
-    buffer_map(&run->buffers[0], o->bytes, o->pages, o->memory_node);
-    run->buffer_count = 1;
-    chase_build(&l.chase, &run->buffers[0], o->stride);
+    l.on = &kept[o->memory_node + 1];
+    bool made = l.on->buffer.bytes == o->bytes;
+    if (!made)
+        build(l.on, o);
     double began = now();
-    l.flushed = chase_warm(&l.chase);
-    l.steps = chase_steps(&l.chase, SAMPLE_S * 1.05);
+    if (!made)
+        l.on->flushed = chase_warm(&l.on->chases[ANYWHERE]);
+    double each = o->seconds / CHASES;
+    l.sample_s = each / LEAST_SAMPLES < SAMPLE_S ? each / LEAST_SAMPLES : SAMPLE_S;
+    l.sample_s = l.sample_s > LEAST_SAMPLE_S ? l.sample_s : LEAST_SAMPLE_S;
+    l.samples = (long)(each / l.sample_s + 0.5);
+    if (l.samples < LEAST_SAMPLES)
+        l.samples = LEAST_SAMPLES;
+    for (int c = 0; c < CHASES; c++) {
+        l.steps[c] = chase_steps(&l.on->chases[c], l.sample_s);
+        free(l.ns[c]);
+        l.ns[c] = allocate((size_t)l.samples, sizeof *l.ns[c]);
+    }
     run->warmup_s = now() - began;
-    l.samples = (long)(o->seconds / SAMPLE_S + 0.5);
-    if (l.samples < 3)
-        l.samples = 3;
-    l.ns = allocate((size_t)l.samples, sizeof *l.ns);
+    run->buffers[0] = l.on->buffer;
+    run->buffer_count = 1;
 }
 
 static void configure(struct run *run, struct json *j) {
     json_whole(j, "bytes", (long long)run->buffers[0].bytes);
-    json_whole(j, "stride", (long long)l.chase.stride);
-    json_truth(j, "flushed", l.flushed);
+    json_whole(j, "stride", (long long)l.on->chases[ANYWHERE].stride);
+    json_truth(j, "flushed", l.on->flushed);
 }
 
 static void sample(void *context, int index) {
     (void)context;
-    for (long i = 0; index == 0 && i < l.samples; i++)
-        l.ns[i] = chase_time(&l.chase, l.steps) * 1e9 / (double)l.steps;
+    for (int c = 0; index == 0 && c < CHASES; c++) {
+        struct chase *chase = &l.on->chases[c];
+        double settled = now() + SETTLE_S; /* this CPU has just been idle */
+        while (now() < settled)
+            chase_time(chase, 1024);
+        for (long i = 0; i < l.samples; i++)
+            l.ns[c][i] = chase_time(chase, l.steps[c]) * 1e9 / (double)l.steps[c];
+    }
 }
 
 static void measure(struct run *run) {
@@ -156,11 +246,13 @@ static void measure(struct run *run) {
 
 static void report(struct run *run, struct json *j) {
     (void)run;
-    json_begin(j, "samples_ns", '[');
-    for (long i = 0; i < l.samples; i++)
-        json_real(j, NULL, l.ns[i]);
-    json_end(j, ']');
-    json_whole(j, "accesses_per_sample", (long long)l.steps);
+    for (int c = 0; c < CHASES; c++) {
+        json_begin(j, SAMPLES_OF[c], '[');
+        for (long i = 0; i < l.samples; i++)
+            json_real(j, NULL, l.ns[c][i]);
+        json_end(j, ']');
+    }
+    json_whole(j, "accesses_per_sample", (long long)l.steps[ANYWHERE]);
 }
 
 const struct measurement LATENCY_MODE = {prepare, configure, measure, report, NULL};

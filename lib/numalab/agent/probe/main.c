@@ -1,5 +1,6 @@
 /* The conversation: "ready" when everything is in place, "go" from the other side, the result,
- * "quit". Each line out is a JSON record. */
+ * "quit". On a tour (--tour) each measurement is asked for by a line "visit …" and is such a
+ * conversation; "quit" ends it. Each line out is a JSON record. */
 #include "probe.h"
 
 #include <signal.h>
@@ -65,16 +66,19 @@ static void set_limits(const struct options *options) {
     }
 }
 
-/* Returns for the word; ends the program for "quit" and at the end of the input. */
-static void expect_word(const char *word) {
-    char line[64];
+/* Returns a line that begins with the word; ends the program for "quit" and at the end of the
+ * input. */
+static char *expect_word(const char *word) {
+    static char line[1 << 16]; /* a list of CPUs can be long */
+    size_t length = strlen(word);
     if (!fgets(line, sizeof line, stdin))
         finish(0);
     line[strcspn(line, "\r\n")] = 0;
     if (!strcmp(line, "quit"))
         finish(0);
-    if (strcmp(line, word) != 0)
+    if (strncmp(line, word, length) != 0 || (line[length] && line[length] != ' '))
         die(EXIT_ARGUMENTS, "\"%s\" was expected on standard input, not \"%.40s\"", word, line);
+    return line;
 }
 
 static void report_placement(struct run *run, struct json *j) {
@@ -111,7 +115,8 @@ static void report_pages(struct run *run, struct json *j) {
     size_t huge = 0;
     bool inspected = true;
     for (int i = 0; i < run->buffer_count; i++) {
-        buffer_inspect(&run->buffers[i]);
+        if (!run->buffers[i].inspected)
+            buffer_inspect(&run->buffers[i]);
         huge += run->buffers[i].huge;
         inspected = inspected && run->buffers[i].inspected;
     }
@@ -136,10 +141,12 @@ static size_t need_bytes(const struct options *o) {
 
 static void converse(const struct options *o, const struct measurement *mode) {
     struct json j = {stdout, false};
-    static struct team team; /* its threads outlive this function */
+    static struct team team;
     struct run run = {.options = o, .team = &team};
     struct options unpinned = *o;
     double began = now();
+    if (team.size) /* of the visit before; it stayed where it was until that one was proven */
+        team_end(&team);
     memory_check(need_bytes(o));
     unpinned.pin = o->pin && o->mode != CORE_TO_CORE;
     team_start(&team, &unpinned, o->mode == CORE_TO_CORE ? 1 : o->threads);
@@ -151,6 +158,7 @@ static void converse(const struct options *o, const struct measurement *mode) {
     json_whole(&j, "schema", PROBE_SCHEMA);
     json_text(&j, "version", PROBE_VERSION);
     json_text(&j, "mode", mode_name(o->mode));
+    json_text(&j, "visit", o->visit);
     json_whole(&j, "threads_measuring", o->mode == CORE_TO_CORE ? 2 : o->threads);
     mode->configure(&run, &j);
     report_pages(&run, &j);
@@ -172,14 +180,13 @@ static void converse(const struct options *o, const struct measurement *mode) {
     json_begin(&j, NULL, '{');
     json_text(&j, "event", "result");
     json_text(&j, "mode", mode_name(o->mode));
+    json_text(&j, "visit", o->visit);
     mode->report(&run, &j);
     report_placement(&run, &j);
     team_report(&team, &j);
     json_real(&j, "measure_s", run.measure_s);
     json_end(&j, '}');
     json_line(&j);
-    if (o->wait)
-        expect_word("quit");
 }
 
 int main(int argc, char **argv) {
@@ -189,6 +196,12 @@ int main(int argc, char **argv) {
     die_with(getppid());
     options_read(&options, argc, argv);
     set_limits(&options);
+    while (options.tour) {
+        options_visit(&options, expect_word("visit"));
+        converse(&options, modes[options.mode]);
+    }
     converse(&options, modes[options.mode]);
+    if (options.wait)
+        expect_word("quit");
     finish(0);
 }

@@ -11,8 +11,6 @@
 
 /* MPOL_BIND and MPOL_F_MEMS_ALLOWED of linux/mempolicy.h; pages asked about at most */
 enum { BIND = 2, ALLOWED = 4, QUERY = 1 << 18 };
-static const size_t HUGE_ALIGNMENT = (size_t)2 << 20;
-
 size_t page_size(void) {
     return (size_t)sysconf(_SC_PAGESIZE);
 }
@@ -53,6 +51,21 @@ static size_t huge_page_bytes(void) {
     return (size_t)kib * 1024;
 }
 
+/* The size of a transparent huge page: 2 MiB on most hosts, 32 MiB with base pages of 16 KiB, 512
+ * MiB with those of 64 KiB. Older kernels (before 4.10) tell the size of hugetlb pages alone. */
+static size_t huge_alignment(void) {
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "r");
+    unsigned long long bytes = 0;
+    if (file) {
+        if (fscanf(file, "%llu", &bytes) != 1)
+            bytes = 0;
+        fclose(file);
+    }
+    if (!bytes)
+        bytes = huge_page_bytes();
+    return bytes && (bytes & (bytes - 1)) == 0 ? (size_t)bytes : page_size();
+}
+
 struct nodes {
     unsigned long mask[MAX_NODES / (8 * sizeof(unsigned long))];
 };
@@ -77,7 +90,8 @@ void buffer_map(struct buffer *buffer, size_t bytes, enum pages pages, int memor
     size_t unit = pages == PAGES_HUGETLB ? huge_page_bytes() : buffer->page;
     if (!unit)
         die(EXIT_FAILED, "this kernel has no hugetlb pages; use --pages=thp or --pages=base");
-    if (bytes > SIZE_MAX / 2 - 2 * HUGE_ALIGNMENT)
+    size_t alignment = huge_alignment();
+    if (bytes > SIZE_MAX / 2 - 2 * alignment)
         die(EXIT_MEMORY, "not enough memory: %.0f MiB are more than any host has", mib(bytes));
     size_t mapped = (bytes + unit - 1) / unit * unit;
     int kind = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -90,10 +104,10 @@ void buffer_map(struct buffer *buffer, size_t bytes, enum pages pages, int memor
         buffer->page = unit;
     } else {
         /* Address space around it stays unusable: the mapping is a line of its own in smaps. */
-        char *space = mmap(NULL, mapped + 2 * HUGE_ALIGNMENT, PROT_NONE, kind | MAP_NORESERVE,
+        char *space = mmap(NULL, mapped + 2 * alignment, PROT_NONE, kind | MAP_NORESERVE,
                            -1, 0);
         if (space != MAP_FAILED) {
-            uintptr_t aligned = ((uintptr_t)space / HUGE_ALIGNMENT + 1) * HUGE_ALIGNMENT;
+            uintptr_t aligned = ((uintptr_t)space / alignment + 1) * alignment;
             buffer->base = space + (aligned - (uintptr_t)space);
         }
         if (space == MAP_FAILED || mprotect(buffer->base, mapped, PROT_READ | PROT_WRITE) != 0)

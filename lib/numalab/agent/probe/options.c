@@ -20,7 +20,7 @@ static const char USAGE[] =
     "modes\n"
     "  stream        copy, scale, add, triad by the STREAM run rules (a variant of STREAM)\n"
     "  latency       idle latency by a pointer chase in random order\n"
-    "  loaded        the same on the first CPU while the others read, by injection delay\n"
+    "  loaded        the same on the first core while the others read and write, by injection delay\n"
     "  bandwidth     bandwidth of all threads by mix of reads and writes\n"
     "  core-to-core  time of a cache line's way from one CPU to another, for every pair\n"
     "  allocate      where the pages of new memory come to lie, and what that took\n"
@@ -42,9 +42,13 @@ static const char USAGE[] =
     "  --seconds S         measured time in all, split evenly over delays, mixes or pairs\n"
     "                      (default 2); stream: go on after --repeats until S have passed\n"
     "  --stride N          latency, loaded: bytes between the places of the chase (default 64)\n"
-    "  --delays N,N...     loaded: loop turns after every 512 bytes that a thread reads\n"
-    "  --mixes M,M...      bandwidth: reads, writes, 1:1, 2:1, 3:1 (lines read : written)\n"
+    "  --delays N,N...     loaded: loop turns after every 512 bytes that a thread moves\n"
+    "  --mixes M,M...      loaded, bandwidth: reads, writes, 1:1, 2:1, 3:1 (lines read : written)\n"
     "  --max-cpus N        core-to-core: only the first N CPUs\n"
+    "  --tour              latency, bandwidth: measure again and again, as often as standard input\n"
+    "                      says \"visit NAME CPUS THREADS NODE BYTES\": by that many threads on the\n"
+    "                      first of these CPUs, on a buffer of that size on the node, which is\n"
+    "                      made once and kept\n"
     "options of allocate\n"
     "  --scenario NAME     touch, elsewhere (touched on --other-cpu), fork (the child writes on\n"
     "                      --other-cpu), file (read here, then on --other-cpu), oversubscribe\n"
@@ -155,19 +159,22 @@ char *cpus_format(const void *set) {
     return text;
 }
 
-/* The rank of a CPU among the hardware threads of its core that are in the set; 0 if unknown. */
-static int thread_rank(int cpu, const cpu_set_t *set) {
+int cpu_siblings(int cpu, int **siblings) {
     char path[96], line[4096] = "";
-    int *siblings, rank = 0;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
              cpu);
     FILE *file = fopen(path, "r");
-    if (!file)
-        return 0;
-    if (fgets(line, sizeof line, file))
+    if (file && fgets(line, sizeof line, file))
         line[strcspn(line, "\n")] = 0;
-    fclose(file);
-    int count = cpus_parse(line, &siblings);
+    if (file)
+        fclose(file);
+    int count = cpus_parse(line, siblings);
+    return count < 0 ? 0 : count;
+}
+
+/* The rank of a CPU among the hardware threads of its core that are in the set; 0 if unknown. */
+static int thread_rank(int cpu, const cpu_set_t *set) {
+    int *siblings, rank = 0, count = cpu_siblings(cpu, &siblings);
     for (int i = 0; i < count; i++)
         rank += siblings[i] < cpu && CPU_ISSET_S((size_t)siblings[i], CPU_ALLOC_SIZE(MAX_CPUS), set);
     free(siblings);
@@ -244,11 +251,12 @@ static const struct option {
     {"--pin", MEMORY, true},        {"--threads", TEAM, true},
     {"--repeats", 1 << STREAM, true}, {"--seconds", ALL, true},
     {"--stride", CHASE, true},      {"--delays", 1 << LOADED, true},
-    {"--mixes", 1 << BANDWIDTH, true}, {"--max-cpus", 1 << CORE_TO_CORE, true},
+    {"--mixes", 1 << BANDWIDTH | 1 << LOADED, true}, {"--max-cpus", 1 << CORE_TO_CORE, true},
     {"--scenario", 1 << ALLOCATE, true}, {"--home", 1 << ALLOCATE, true},
     {"--other-cpu", 1 << ALLOCATE, true}, {"--other-node", 1 << ALLOCATE, true},
     {"--fill", 1 << ALLOCATE, true}, {"--drop", 1 << ALLOCATE, false},
     {"--directory", 1 << ALLOCATE, true},
+    {"--tour", 1 << LATENCY | 1 << BANDWIDTH, false},
 };
 
 static const struct option *find_option(const char *text, size_t length, enum mode mode) {
@@ -301,6 +309,8 @@ static void set(struct options *o, const char **list, const char *name, char *va
         o->fill = strcmp(value, "node") ? size(name, value) : SIZE_MAX;
     else if (!strcmp(name, "--drop"))
         o->drop = true;
+    else if (!strcmp(name, "--tour"))
+        o->tour = true;
     else if (!strcmp(name, "--directory"))
         o->directory = value;
     else
@@ -343,6 +353,24 @@ static void complete(struct options *o) {
         o->delays[o->delay_count++] = 0;
     if (!o->mix_count)
         o->mixes[o->mix_count++] = &MIXES[0];
+}
+
+void options_visit(struct options *o, char *line) {
+    char *words[6] = {NULL}, *rest = line;
+    for (int i = 0; i < 6; i++)
+        words[i] = strsep(&rest, " ");
+    if (!words[5] || rest || !*words[1])
+        die(EXIT_ARGUMENTS, "\"visit NAME CPUS THREADS NODE BYTES\" was expected on standard input");
+    free(o->cpus);
+    free(o->visit);
+    o->visit = strdup(words[1]);
+    o->cpu_count = cpus_parse(words[2], &o->cpus);
+    if (o->cpu_count < 1)
+        die(EXIT_ARGUMENTS, "visit: %.80s: not a list of CPUs, each once (0-3,8)", words[2]);
+    o->threads = (int)whole("visit: threads", words[3], 1, o->cpu_count);
+    o->memory_node = (int)whole("visit: node", words[4], 0, MAX_NODES - 1);
+    o->bytes = size("visit: bytes", words[5]);
+    complete(o);
 }
 
 void options_read(struct options *o, int argc, char **argv) {

@@ -14,8 +14,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define PROBE_VERSION "1.1"
-#define PROBE_SCHEMA 1
+#define PROBE_VERSION "1.2"
+#define PROBE_SCHEMA 2
 
 enum { MAX_CPUS = 8192, MAX_NODES = 1024, MAX_POINTS = 64, LINE = 64 };
 enum { EXIT_ARGUMENTS = 2, EXIT_MEMORY = 3, EXIT_TIME = 4, EXIT_FAILED = 5 };
@@ -50,6 +50,8 @@ struct options {
     int max_cpus;
     double time_limit;
     bool wait;
+    bool tour;         /* measure for each visit that standard input asks for */
+    char *visit;       /* the name of the one under way, or NULL */
     enum scenario scenario;
     int home;                  /* the node of the CPUs, or -1 */
     int other_cpu, other_node; /* of another node, or -1 */
@@ -66,10 +68,12 @@ double now(void); /* seconds, CLOCK_MONOTONIC */
 void *allocate(size_t count, size_t size); /* zeroed; ends the program when there is none */
 
 void options_read(struct options *options, int argc, char **argv);
+void options_visit(struct options *options, char *line); /* "visit …", see --help */
 const char *mode_name(enum mode mode);
 const char *pages_name(enum pages pages);
 const char *scenario_name(enum scenario scenario);
 int cpus_parse(const char *text, int **cpus); /* their number, or -1: not a list of CPUs */
+int cpu_siblings(int cpu, int **siblings); /* hardware threads of its core; their number or 0 */
 char *cpus_format(const void *set); /* a set of MAX_CPUS in the kernel's list format */
 int self_test(void);
 
@@ -124,6 +128,7 @@ struct team {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     unsigned long round; /* of jobs, under the lock */
+    bool ending;         /* under the lock */
     work_fn job;
     void *context;
     _Alignas(LINE) atomic_int arrived;
@@ -131,6 +136,7 @@ struct team {
 };
 void team_start(struct team *team, const struct options *options, int size);
 void team_run(struct team *team, work_fn job, void *context); /* the caller is worker 0 */
+void team_end(struct team *team);                         /* all but the caller */
 void team_barrier(struct team *team);                     /* inside a job, by every worker */
 void team_report(struct team *team, struct json *j);
 int thread_on_cpu(pthread_t *thread, int cpu, void *(*start)(void *), void *argument);
@@ -143,6 +149,7 @@ struct chase {
     void *position;
 };
 void chase_build(struct chase *chase, const struct buffer *buffer, size_t stride);
+void chase_in_reach(struct chase *chase, const struct buffer *buffer);
 bool chase_warm(struct chase *chase);                    /* true: the caches were flushed */
 double chase_time(struct chase *chase, size_t steps);    /* seconds of the thread's time */
 size_t chase_steps(struct chase *chase, double seconds); /* a number that takes so long */

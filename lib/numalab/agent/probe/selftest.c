@@ -13,15 +13,11 @@ static void check(bool holds, const char *what) {
     }
 }
 
-static void check_chase(size_t lines, size_t stride) {
-    struct buffer buffer;
-    struct chase chase;
-    buffer_map(&buffer, lines * stride, PAGES_DEFAULT, -1);
-    chase_build(&chase, &buffer, stride);
+static void check_cycle(const struct chase *chase, size_t lines) {
     bool *seen = allocate(lines, 1), right = true;
-    char *at = chase.base;
+    char *at = chase->position;
     for (size_t i = 0; i < lines; i++) {
-        size_t line = (size_t)(at - chase.base) / stride;
+        size_t line = (size_t)(at - chase->base) / chase->stride;
         if (line >= lines || seen[line]) {
             right = false;
             break;
@@ -29,8 +25,18 @@ static void check_chase(size_t lines, size_t stride) {
         seen[line] = true;
         at = *(char **)(void *)at;
     }
-    check(right && at == chase.base, "the chase is one cycle over all places");
+    check(right && at == chase->position, "the chase is one cycle over all places");
     free(seen);
+}
+
+static void check_chase(size_t lines, size_t stride) {
+    struct buffer buffer;
+    struct chase chase;
+    buffer_map(&buffer, lines * stride, PAGES_DEFAULT, -1);
+    chase_build(&chase, &buffer, stride);
+    check_cycle(&chase, lines);
+    chase_in_reach(&chase, &buffer);
+    check_cycle(&chase, lines * stride / LINE);
 }
 
 static void check_json(void) {

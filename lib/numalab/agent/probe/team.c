@@ -43,12 +43,14 @@ static void *worker_main(void *argument) {
     struct team *team = worker->team;
     for (unsigned long done = 0;; done++) {
         pthread_mutex_lock(&team->lock);
-        while (team->round == done)
+        while (team->round == done && !team->ending)
             pthread_cond_wait(&team->wake, &team->lock);
+        bool over = team->round == done;
         pthread_mutex_unlock(&team->lock);
+        if (over)
+            return NULL;
         work(worker);
     }
-    return NULL;
 }
 
 static cpu_set_t *one_cpu(int cpu) {
@@ -119,6 +121,16 @@ void team_run(struct team *team, work_fn job, void *context) {
     pthread_cond_broadcast(&team->wake);
     pthread_mutex_unlock(&team->lock);
     work(&team->workers[0]);
+}
+
+void team_end(struct team *team) {
+    pthread_mutex_lock(&team->lock);
+    team->ending = true;
+    pthread_cond_broadcast(&team->wake);
+    pthread_mutex_unlock(&team->lock);
+    for (int i = 1; i < team->size; i++)
+        pthread_join(team->workers[i].thread, NULL);
+    free(team->workers);
 }
 
 void team_report(struct team *team, struct json *j) {

@@ -1,9 +1,9 @@
 /* Traffic of reads and writes in a given mix, for bandwidth and for latency under load.
  *
- * A part of the buffer is cut into one stream for each line that a step reads or writes. On
- * x86-64 the stores bypass the caches (movntdq), so that what the program stores is what the
- * memory writes; elsewhere they are ordinary, and a processor that does not see whole lines
- * being written reads each line first. STORE_KIND says which. */
+ * A part of the buffer is cut into one stream for each line that a step reads or writes. The
+ * stores bypass the caches where the processor can (NON_TEMPORAL in arch.h), so that what the
+ * program stores is what the memory writes; elsewhere they are ordinary, and a processor that does
+ * not see whole lines being written reads each line first. STORE_KIND says which. */
 #include "probe.h"
 
 #include "arch.h"
@@ -14,18 +14,14 @@ const struct mix MIXES[] = {{"reads", 1, 0}, {"writes", 0, 1}, {"1:1", 1, 1}, {"
                             {"3:1", 3, 1}};
 const int MIX_COUNT = sizeof MIXES / sizeof *MIXES;
 
-typedef uint64_t sixteen __attribute__((vector_size(16), may_alias));
 enum { PIECES = LINE / 16 };
 
-#if defined(PROBE_X86)
+#if defined(NON_TEMPORAL)
 const char *const STORE_KIND = "non-temporal";
-static inline void store(char *to, sixteen value) {
-    _mm_stream_si128((__m128i *)(void *)to, (__m128i)value);
-}
 #else
 const char *const STORE_KIND = "ordinary";
-static inline void store(char *to, sixteen value) {
-    *(sixteen *)(void *)to = value;
+static inline void store_past_caches(void *to, sixteen first, sixteen second) {
+    ((sixteen *)to)[0] = first, ((sixteen *)to)[1] = second;
 }
 #endif
 
@@ -45,8 +41,9 @@ static inline __attribute__((always_inline)) void step_lines(char *part, size_t 
             for (int i = 0; i < PIECES; i++)
                 sum[i] ^= *(sixteen *)(void *)(part + (size_t)r * stream + at + 16 * (size_t)i);
         for (int w = 0; w < writes; w++)
-            for (int i = 0; i < PIECES; i++)
-                store(part + (size_t)(reads + w) * stream + at + 16 * (size_t)i, sum[i]);
+            for (int i = 0; i < PIECES; i += 2)
+                store_past_caches(part + (size_t)(reads + w) * stream + at + 16 * (size_t)i, sum[i],
+                                  sum[i + 1]);
     }
     for (int i = 0; i < PIECES; i++) /* what was read is used */
         __asm__ volatile("" ::"m"(sum[i]));

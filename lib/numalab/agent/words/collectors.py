@@ -23,7 +23,10 @@ SENTENCES: Dict[str, Template] = {
     "cell-cpus-unknown": "the cell's CPUs are not in /proc/stat",
     "workload-had-ended": "the workload had ended when its CPU time was to be read",
     # resctrl
-    "resctrl-not-mounted": "resctrl is not mounted with monitoring",
+    "resctrl-not-mounted": (
+        "resctrl is not mounted (where the processor monitors memory bandwidth, a run with "
+        "--allow-host-changes mounts it)"
+    ),
     "resctrl-counts-nothing": "this processor does not monitor memory bandwidth by resctrl",
     "resctrl-says": "resctrl says {word}",
     "traffic-not-counted": "this processor does not count it",
@@ -55,6 +58,11 @@ SENTENCES: Dict[str, Template] = {
     "counter-missing": "{name} has no value",
     "nothing-counted": "nothing was counted below the line of {formula}",
     "formula-too-large": "{formula} is too large for a number",
+    # traffic between nodes
+    "one-node-no-traffic": "this host has one node: nothing goes between nodes",
+    "no-traffic-counter-known": "no counter of traffic between nodes is known for this processor",
+    "perf-lists-none": "perf lists none of {names} on this host",
+    "perf-unit-unknown": "perf printed it in an unknown unit: {unit}",
     # calibration of remote-memory events
     "traffic-uncounted": "no counts under known-{traffic} traffic",
     "traffic-too-small": "only {counts:.0f} counts under known-{traffic} traffic",

@@ -18,13 +18,35 @@ SENTENCES: Dict[str, Template] = {
         "loaded latency needs 2 threads: one measures while the others read; bind it to 2 CPUs or "
         "more"
     ),
+    "needs-two-cores": (
+        "loaded latency needs 2 cores: a hardware thread of the core that measures would slow it by "
+        "sharing the core; bind it to 2 cores or more"
+    ),
+    "first-threads-only": (
+        "every two of {cores:n core} by their first hardware thread, {siblings} of them also by "
+        "their second"
+    ),
+    "cores-sampled": (
+        "every two of {cores:n core} of {of} by their first hardware thread, {siblings} of them "
+        "also by their second: for more pairs the time (seconds) is too short; drawn with seed "
+        "{seed} so that every node and shared cache is there as far as there is room"
+    ),
     "llc-unknown": (
         "the last-level caches are unknown: whether the {what} is 4× as large (STREAM's rule) "
         "cannot be checked"
     ),
+    "llc-hidden": (
+        "the kernel lists no cache that cores share; behind them there may be one (a system-level "
+        "cache of Arm servers, an L3 that a hypervisor conceals): the {what} has {bytes:size}, 4× "
+        "the caches that are listed and 256 MiB at least"
+    ),
+    "below-hidden-cache": (
+        "the kernel lists no cache that cores share, and one behind them may hold much of the "
+        "{what} of {bytes:size}; 256 MiB or more are sure: {why}"
+    ),
     "below-four-caches": (
-        "the {what} of {bytes:size} is {times:.2g}× the last-level caches that the CPUs use: "
-        "STREAM's rule (4×) was not met: {why}"
+        "the {what} of {bytes:size} is {times:.2g}× the caches that the CPUs use: STREAM's rule "
+        "(4×) was not met: {why}"
     ),
     "size-asked-for": "{asked} was asked for",
     "memory-limits-size": "the nodes can give {available:size}, of which {share:percent} are used",
@@ -54,6 +76,19 @@ SENTENCES: Dict[str, Template] = {
         "reserve some by vm.nr_hugepages"
     ),
     # why there is no value
+    "huge-pages-not-got": (
+        "huge pages were asked for (pages: {pages}) and {share:percent} of the buffer got them: the "
+        "latency is a mixture; free memory in one piece (vm.compact_memory) or take pages: base"
+    ),
+    "pairs-missing": (
+        "{missing} of {pairs:n pair} of CPUs have no latency (each row says why): the host had "
+        "other work"
+    ),
+    "chaser-not-alone": (
+        "the threads were bound to no CPUs: the core that measured the latency may have carried "
+        "load itself"
+    ),
+    "no-non-temporal-stores": "the probe knows no stores of this processor that bypass the caches",
     "huge-pages-unknown": "the kernel does not tell how many huge pages there are",
     "readers-not-run": "the threads that should have read were not run",
     "no-page-placed": "no page was placed",

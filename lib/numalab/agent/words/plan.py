@@ -33,9 +33,9 @@ def _budget_too_small(fields: Fields) -> str:
 
 
 def _memory_only_node(fields: Fields) -> str:
-    said = f"node {fields['node']} is memory only"
+    said = f"node {fields['node']} has memory without CPUs"
     if fields["tier"] is not None:
-        said += f", of the kernel's memory tier {fields['tier']}"
+        said += f", in the kernel's memory tier {fields['tier']}"
     told = ((fields["ns"], "ns"), (fields["mb_s"], "MB/s"))
     known = [f"{value} {unit}" for value, unit in told if value is not None]
     return said + (f"; by the firmware: reads {' and '.join(known)}" if known else "")
@@ -60,13 +60,19 @@ SENTENCES: Dict[str, Template] = {
     "name-taken": "another cell has this name already, with other CPUs",
     "no-cpu-for-each-instance": "no node has a CPU for each of {count} instances",
     "distances-unknown": "the firmware gives no distances from node {node} to every other",
-    "interleave-takes-all": "no node is memory only: interleave takes all memory already",
     "no-memory-node": "no node has memory that may be used",
-    "no-memory-only-node": "no node of this host is memory only (CXL, HBM, persistent memory)",
+    "no-memory-only-node": (
+        "no node has memory without CPUs (CXL, HBM, persistent memory): interleave takes all"
+    ),
     "no-weighted-interleave": "this kernel cannot interleave by weight (Linux 6.9 and later can)",
     "binding-forbidden": "{why}; in a container, start it with --cap-add SYS_NICE, or with a "
     "seccomp profile that allows set_mempolicy, mbind and move_pages",
     "call-forbidden": "this process may not call {call} ({error})",
+    "no-proof-of-buffers": "{why}: the probe cannot prove where its memory is, and its trials are "
+    "unverified",
+    "counters-missing": "hardware counters: {why}",
+    "limited-by-cpuset": "this process may only use {cpus:CPUs} and memory of {nodes:nodes}: the "
+    "rest of this host is not measured",
     "call-kills": "a process that calls {call} is killed here ({signal})",
     "no-roomiest-node": "no node has both CPUs and memory that may be used",
     "no-second-thread": "no core of node {node} has a second usable thread",
@@ -128,6 +134,7 @@ SENTENCES: Dict[str, Template] = {
     ),
     "tool-fills-a-node": "the tool fills a node, which can take no equal share then",
     # what should be known of a plan
+    "tool-taken-to-be-there": "it is not on this machine, and taken to be on that of the tree",
     "baseline-added": "the baseline {cell} was added: others are compared with it",
     "baseline-not-in-first-case": (
         "nothing is compared: the baseline is not measured in the first case, {case}"

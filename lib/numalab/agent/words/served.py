@@ -103,7 +103,9 @@ SENTENCES: Dict[str, Template] = {
         "{client} met {errors} errors in {transactions} transactions"
     ),
     "client-did-nothing": _about_instance("{client} completed no transaction"),
-    "client-was-the-limit": "{client} was the limit: it used {share:percent} of its own CPUs",
+    "client-was-the-limit": (
+        "{client} was the limit, not the server: it used {share:percent} of its own CPUs"
+    ),
     "counters-began-late": _about_instance(
         "the counters beside it began {late_s:.1f} s after the measurement"
     ),
@@ -124,9 +126,22 @@ SENTENCES: Dict[str, Template] = {
     "no-mysql-server": "there is no MySQL or MariaDB server on this host",
     "only-another-server": "there is no {wanted} server here, only {title}",
     "setting-not-built-in": "{title} was built without {setting}",
-    "tables-fit-caches": (
-        "the tables ({tables:size}) fit into the last-level caches ({caches:size}): the distance "
-        "of memory shows less than it could"
+    "data-below-caches": (
+        "the tables ({tables:size}) are not four times the last-level caches ({caches:size}): the "
+        "distance of memory shows less than it could, and nothing is judged by it"
+    ),
+    "writes-as": (
+        "redo log of {redo:size}; a commit reaches the operating system at once and the disk once "
+        "a second; no doublewrite, no pages flushed ahead of time"
+    ),
+    "waited-for-disk": _about_instance(
+        "the disk was measured too: the server waited {waits} times for it"
+    ),
+    "rate-missed": _about_instance(
+        "{done:.0f} of {asked} transactions a second that were asked for"
+    ),
+    "too-few-open-files": (
+        "{sessions} sessions need {need} open files, and this user may have {limit}"
     ),
     "pool-too-small": "pool {asked} does not hold the tables ({tables:size})",
     "pool-not-filled": lambda said: (
