@@ -286,6 +286,13 @@ def test_where_no_policy_may_be_set_only_what_needs_none_is_left(drivers, call):
     assert len(made.cells) == 8
 
 
+def test_a_cpuset_is_named_in_the_plan(drivers):
+    host = topologies.topology(2, cores=4)
+    assert "limited-by-cpuset" not in codes(plan.make(request(), host).warnings)
+    made = plan.make(request(), topologies.limit(host, cpus="0-5", nodes="0"))
+    assert reason("limited-by-cpuset", cpus="0-5", nodes="0") in made.warnings
+
+
 def test_warnings_say_what_this_plan_cannot_decide(drivers):
     asked = request(blocks=2, changes={"kernel.numa_balancing": "0"})
     warnings = plan.make(asked, topologies.topology(1)).warnings
@@ -450,7 +457,7 @@ def test_cases_and_a_sweep_are_not_combined(drivers):
     ("change", "message"),
     [
         ({"blokcs": 6}, "the request has an unknown key 'blokcs'"),
-        ({"schema": 1}, "schema 1, this agent knows 2"),
+        ({"schema": 1}, f"schema 1, this agent knows {SCHEMA}"),
         ({"blocks": 0}, "blocks is 0"),
         ({"blocks": "6"}, "blocks is '6', not of type int"),
         ({"blocks": True}, "blocks is True, not of type int"),

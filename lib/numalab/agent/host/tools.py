@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from .. import kernel
 from ..contract import Reason, from_json, reason, to_json
@@ -27,6 +27,9 @@ from ..errors import Fault
 
 _LIMIT_S = 1.0
 _DRIVERS = ("sysbench", "stream", "mlc", "mysql_server")
+_PERF_NEEDED = "hardware counters need it"
+_COUNTING = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: uapi/linux/capability.h
+_ALL_IDS = ["0", "0", "4294967295"]  # the uid_map of the first namespace (user_namespaces(7))
 _HARDWARE_COUNTERS = re.compile(r"cpu\Z|cpu_|arm|cpum_cf\Z|.*pmu")  # names of PMUs in sysfs
 
 
@@ -120,7 +123,7 @@ def _compiler() -> Tool:
 
 
 def _perf() -> Tool:
-    found = _program("perf", [["perf", "--version"]], "hardware counters need it")
+    found = _program("perf", [["perf", "--version"]], _PERF_NEEDED)
     if not found.usable:
         return found
     usable, why = perf_use()
@@ -132,12 +135,38 @@ def perf_use(root: str = "") -> Tuple[bool, Optional[Reason]]:
     level = kernel.read_int(f"{root}/proc/sys/kernel/perf_event_paranoid")
     if level is None:
         return False, reason("no-performance-events")
-    if level > 2 and os.geteuid() != 0:
+    if level > 2 and not _may_always_count(root):
         return False, reason("perf-not-permitted", level=level)
     units = kernel.list_folder(f"{root}/sys/bus/event_source/devices")
     if not any(_HARDWARE_COUNTERS.match(unit) for unit in units):
         return True, reason("software-events-only")
     return True, None
+
+
+def _may_always_count(root: str) -> bool:
+    """Tell of perfmon_capable(): CAP_PERFMON or CAP_SYS_ADMIN, and in no user namespace."""
+    status = kernel.status(kernel.read_text(f"{root}/proc/self/status"))
+    ids = (kernel.read_text(f"{root}/proc/self/uid_map") or "").split()
+    return bool(int(status.get("CapEff", "0"), 16) & _COUNTING) and ids == _ALL_IDS
+
+
+def missing(counters: bool, forbidden: Mapping[str, Reason]) -> List[Reason]:
+    """Return what a run here will lack beside bindings, ``forbidden`` as kernel.forbidden_calls.
+
+    ``counters``: whether hardware counters are asked for.
+    """
+    found = []
+    if "move_pages" in forbidden:
+        found.append(reason("no-proof-of-buffers", why=forbidden["move_pages"]))
+    if counters:
+        usable, why = perf_use()
+        if not shutil.which("perf"):
+            why = reason("not-on-path", program="perf", needed=_PERF_NEEDED)
+        elif usable and "perf_event_open" in forbidden:
+            why = forbidden["perf_event_open"]
+        if why:
+            found.append(reason("counters-missing", why=why))
+    return found
 
 
 def _program(name: str, queries: Sequence[List[str]], needed: str) -> Tool:

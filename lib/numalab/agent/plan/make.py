@@ -19,6 +19,7 @@ from ..contract import (
     Host,
     MemoryExpectation,
     Plan,
+    Prepared,
     Reason,
     Request,
     Resolution,
@@ -79,7 +80,8 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         cells = [cell for cell in cells if not _has_policy(cell)]
     tool, driver, cells, more = _prepare_with_a_tool(request, host, cells, found)
     unfit += more
-    cells = [_with_differences(cell, cells) for cell in cells]
+    own = changes.own(environment.root or host.root)
+    cells = [_marked(_with_differences(cell, cells), host, own) for cell in cells]
     twin = resolve.control(cells) if request.control else None
     if twin:
         first = next(n for n, cell in enumerate(cells) if cell.id == twin.baseline)
@@ -108,6 +110,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         client=host.client,
         outlay=outlay,
         tours=tours,
+        settings=own,
         least_s=round(fitted.least_s, 3),
     )
     warnings = [*found.warnings, *_warnings(plan, host), *environment.missing]
@@ -319,7 +322,7 @@ class _Preparation:
         cpus = cell.cpus or self.any_cpus
         nodes = resolve.first_touch_nodes(self.host, cell)
         try:
-            made = self.driver.prepare(self._options(cell), self.host, cpus, nodes)
+            made = self._prepared(self._options(cell), cpus, nodes)
         except Fault as fault:
             self.faults.append(fault)
             self.unfit.append((cell, fault.reason))
@@ -355,6 +358,17 @@ class _Preparation:
             return None
         self.ready[cell.id] = ready
         return ready
+
+    def _prepared(self, options: Dict[str, Any], cpus: str, nodes: str) -> Prepared:
+        """Return what the driver prepares, with no more threads than there is CPU time for."""
+        made = self.driver.prepare(options, self.host, cpus, nodes)
+        asked, limit = made.options.get("threads"), self.host.allowed.cpu_time
+        if limit is None or not isinstance(asked, int) or asked <= max(1, int(limit)):
+            return made
+        options = {**options, "threads": max(1, int(limit))}
+        made = self.driver.prepare(options, self.host, cpus, nodes)
+        note = reason("threads-bounded", asked=asked, threads=options["threads"], limit=limit)
+        return replace(made, notes=(*made.notes, note))
 
     def _options(self, cell: Cell) -> Dict[str, Any]:
         options = dict(self.request.tool.options)
@@ -495,6 +509,20 @@ def _with_differences(cell: Cell, cells: Sequence[Cell]) -> Cell:
     return replace(cell, notes=(*cell.notes, *notes))
 
 
+def _marked(cell: Cell, host: Host, own: Mapping[str, str]) -> Cell:
+    """Return a cell with a note where automatic NUMA balancing may move its pages.
+
+    It moves pages under the default policy alone (vma_policy_mof() in the kernel's
+    mm/mempolicy.c): the others have MPOL_F_MOF only where a program asks for it by a flag.
+    """
+    balancing = cell.changes.get(changes.BALANCING, own.get(changes.BALANCING, "0"))
+    free = [one for one in cell.instances or (cell,) if one.memory.policy == "default"]
+    if balancing == "0" or not free or len(host.memory_nodes) < 2:
+        return cell
+    note = reason("balancing-may-move", name=changes.BALANCING, value=balancing)
+    return replace(cell, notes=(*cell.notes, note))
+
+
 def differing(cell: Cell, base: Cell) -> Dict[str, Any]:
     """Return the options of a cell that are not those of another cell, None for one it lacks."""
     names = sorted(set(cell.options) | set(base.options))
@@ -517,9 +545,16 @@ def _warnings(plan: Plan, host: Host) -> List[Reason]:
         warnings.append(reason("host-with-one-node"))
     elif len(host.memory_nodes) < 2:
         warnings.append(reason("host-with-one-memory-node"))
+    may_use = {*host.usable, *cpulist.parse((host.client and host.client.cpus) or "")}
+    barred = any(cpu.online and cpu.number not in may_use for cpu in host.cpus)
+    if barred or not all(node.allowed_memory for node in host.nodes):
+        limits = {"cpus": cpulist.format(may_use), "nodes": cpulist.format(host.memory_nodes)}
+        warnings.append(reason("limited-by-cpuset", **limits))
     allowed = host.allowed
-    if any(cpu.online and cpu.number not in cpulist.parse(allowed.cpus) for cpu in host.cpus):
-        warnings.append(reason("limited-by-cpuset", cpus=allowed.cpus, nodes=allowed.nodes))
+    if allowed.cpu_time is not None:
+        warnings.append(reason("limited-cpu-time", limit=allowed.cpu_time))
+    if allowed.memory_bytes is not None:
+        warnings.append(reason("limited-memory", bytes=allowed.memory_bytes))
     if settings(plan):
         warnings.append(reason("changes-host", settings=settings(plan)))
     return warnings

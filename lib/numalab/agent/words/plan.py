@@ -99,8 +99,8 @@ SENTENCES: Dict[str, Template] = {
     "too-few-nodes-for-instances": "{nodes:n node} with CPUs and memory for {count} instances",
     "instance-too-big": _needs_more_room,
     "node-too-small": _needs_more_room,
-    "budget-binding": "no time for it in {budget_s:seconds}: the bindings listed first go first",
     "budget-case": "no time for it in {budget_s:seconds}: the first case and short trials go first",
+    "budget-cell": "no time for it in {budget_s:seconds}: what is listed first goes first",
     "budget-class": "{cell} stands for it, which is as far from its memory ({budget_s:seconds})",
     "budget-sweep": "no time for this value of the sweep in {budget_s:seconds}",
     "budget-for-others": "{budget_s:seconds} in all are too short for it beside what matters more",
@@ -133,6 +133,14 @@ SENTENCES: Dict[str, Template] = {
         "needs {need_bytes:size}, free is {free_bytes:size}: page cache must make room first"
     ),
     "tool-fills-a-node": "the tool fills a node, which can take no equal share then",
+    "balancing-may-move": (
+        "{name} is {value}: automatic balancing may move its pages while it is measured (no policy "
+        "binds them)"
+    ),
+    "threads-bounded": (
+        "{threads:n thread}, not {asked}: this process's control group gives it the time of "
+        "{limit:g} CPUs"
+    ),
     # what should be known of a plan
     "tool-taken-to-be-there": "it is not on this machine, and taken to be on that of the tree",
     "baseline-added": "the baseline {cell} was added: others are compared with it",
@@ -150,6 +158,14 @@ SENTENCES: Dict[str, Template] = {
     "host-with-one-node": (
         "this host has one NUMA node: remote memory, interleaving and everything else that needs "
         "a second node cannot be tested here"
+    ),
+    "limited-cpu-time": (
+        "this process's control group gives it the time of {limit:g} CPUs (cpu.max): no more "
+        "threads are started, and a trial that is held back is unverified"
+    ),
+    "limited-memory": (
+        "this process's control group lets it have {bytes:size} more (memory.max): what needs more "
+        "is left out"
     ),
     "no-control": "no A/A control: no baseline cell exists on this host",
     "nothing-to-measure": "nothing of this can be measured on this host, for the reasons below",
