@@ -23,7 +23,10 @@ SYMBOLIC = [
     "unbound",
     "local",
     "remote",
+    "memory-only",
     "interleave",
+    "interleave:all",
+    "interleave:weighted",
     "preferred",
     "cpus-only",
     "one-thread-per-core",
@@ -140,14 +143,167 @@ def test_a_kernel_without_numa_leaves_only_unbound():
         cells(host, {"local": 0})
 
 
-def test_memory_without_cpus_is_remote_memory_and_never_local():
+def with_cxl(**of_it):
+    """Two nodes, and the memory-only node 252, nearer to node 0 than node 8 is."""
     host = topologies.without_cpus(topologies.topology(3, numbers=[0, 8, 252]), 252)
-    found, skipped = cells(host, "local", "remote", "interleave")
-    assert [name for name in found if name.startswith("remote")] == [
-        "remote:0-8", "remote:0-252", "remote:8-0", "remote:8-252",
+    host = topologies.with_node(host, 252, **of_it)
+    return topologies.with_node(host, 0, distances={0: 10, 8: 20, 252: 14})
+
+
+def test_memory_without_cpus_is_neither_local_nor_remote():
+    host = with_cxl()
+    assert (host.memory_only, host.main_nodes) == ([252], [0, 8])
+    found, skipped = cells(host, "local", "remote", "memory-only", "interleave")
+    assert list(found) == [
+        "local:0", "local:8", "remote:0-8", "remote:8-0", "memory-only:0-252",
+        "memory-only:8-252", "interleave:0", "interleave:8",
     ]  # fmt: skip
-    assert found["interleave:8"].memory.nodes == "0,8,252"
+    assert found["remote:0-8"].rank == ("nearest", "farthest")
+    far = found["memory-only:0-252"]
+    assert far.binding == "memory-only" and far.baseline == "local:0"
+    assert far.numactl[-1] == "--membind=252" and far.cpus == found["local:0"].cpus
+    assert far.label == "memory-only 0→252" and far.distance == 14
+    assert found["interleave:8"].memory.nodes == "0,8"
     assert skipped == {"local:252": reason("node-without-cpus", node=252)}
+    nearest, _ = cells(host, {"remote": "nearest"}, {"memory-only": "nearest"})
+    assert {"remote:0-8", "memory-only:0-252"} <= set(nearest)
+    for asked, hint in (("remote:0->252", "memory-only: 0->252"), ("memory-only:0->8", "remote:")):
+        with pytest.raises(Fault, match=f"another kind of memory: write {hint}"):
+            cells(host, asked)
+    # What spills to it is no room for ordinary memory.
+    here = cells(topologies.with_node(host, 252, free_bytes=1 << 50), "cpus-only:0")[0]
+    assert resolve.room_bytes(host, here["cpus-only:0"]) == (24 << 30, 28 << 30)
+
+
+def test_what_is_known_of_memory_without_cpus_is_said():
+    known = {"tier": 22, "read_latency_ns": 250, "read_bandwidth_mb_s": 28000}
+    found, _ = cells(with_cxl(**known), "memory-only")
+    assert str(found["memory-only:0-252"].notes[0]) == (
+        "node 252 has memory without CPUs, in the kernel's memory tier 22; by the firmware: reads "
+        "250 ns and 28000 MB/s"
+    )
+    found, _ = cells(with_cxl(), "memory-only")
+    assert str(found["memory-only:0-252"].notes[0]) == "node 252 has memory without CPUs"
+
+
+def test_a_node_whose_cpus_are_offline_or_not_allowed_is_no_memory_only_node():
+    host = topologies.topology(3, cores=2)
+    for limited in (topologies.offline(host, [2, 3]), topologies.limit(host, "0-1,4-5", "0-2")):
+        found, skipped = cells(limited, "local", "remote", "memory-only", "interleave")
+        assert not limited.memory_only and "remote:0-1" in found
+        assert found["interleave:0"].memory.nodes == "0-2"
+        assert skipped["memory-only"] == reason("no-memory-only-node")
+
+
+def test_interleaving_over_all_memory_has_a_name_of_its_own():
+    host = with_cxl()
+    found, _ = cells(host, "local", "interleave", "interleave:all")
+    assert found["interleave:all:0"].numactl[-1] == "--interleave=0,8,252"
+    assert found["interleave:all:0"].binding == "interleave:all"
+    assert found["interleave:0"].numactl[-1] == "--interleave=0,8"
+    for asked in ("interleave:all:8", {"interleave:all": 8}, {"interleave": "all:8"}):
+        assert resolve.parse(asked) == grammar.Binding("interleave:all", (8,), "interleave:all:8")
+    assert resolve.parse({"interleave": "all"}).text == "interleave:all"
+    unbound, _ = cells(host, "interleave:unbound", "interleave:all:unbound", baseline=None)
+    assert [cell.numactl for cell in unbound.values()] == [
+        ("numactl", "--interleave=0,8"), ("numactl", "--interleave=0,8,252"),
+    ]  # fmt: skip
+    _, skipped = cells(topologies.topology(2), "interleave:all", "interleave:weighted")
+    assert set(skipped.values()) == {reason("no-memory-only-node")}
+
+
+def test_weighted_interleaving_is_there_where_the_kernel_has_it():
+    def weighted(*weights):
+        host = with_cxl()
+        for node, weight in zip((0, 8, 252), weights):
+            host = topologies.with_node(host, node, weight=weight)
+        return host, *cells(host, "local", "interleave:weighted")
+
+    host, found, _ = weighted(5, 5, 2)
+    cell = found["interleave:weighted:0"]
+    assert cell.numactl[-1] == "--weighted-interleave=0,8,252"
+    assert cell.expects.memory == MemoryExpectation(
+        "required", "shares", "0,8,252", weights={0: 5, 8: 5, 252: 2}
+    )
+    host = topologies.with_node(host, 252, free_bytes=2 << 30, page_cache_bytes=0)
+    assert resolve.room_bytes(host, cell)[0] == 12 << 30  # in 12 pages, 2 are on node 252
+    *_, skipped = weighted(1, 1, 1)
+    assert skipped["interleave:weighted"] == reason("weights-are-equal", weight=1)
+    *_, skipped = weighted()
+    assert skipped["interleave:weighted"] == reason("no-weighted-interleave")
+    # also without memory-only nodes, once somebody has set weights
+    host = topologies.with_node(topologies.topology(2), 0, weight=3)
+    host = topologies.with_node(host, 1, weight=1)
+    assert "interleave:weighted:1" in cells(host, "local", "interleave:weighted")[0]
+
+
+def thinned(host, *asked, seed=1, names=(), baseline="local"):
+    made = resolve.resolve(list(asked), host, baseline, names, seed)
+    return {cell.id: cell for cell in made.cells}
+
+
+def test_a_node_and_a_pair_of_each_distance_stand_for_those_alike():
+    host = topologies.topology(8, sockets=2, cores=1, far=32)
+    found = thinned(host, "local", "remote", "interleave", "unbound", "cores:2-spread", seed=3)
+    count = [cell.binding for cell in found.values()]
+    assert count == ["local", "remote", "remote", "interleave", "unbound", "cores"]
+    nodes = {cell.cpu_nodes for cell in found.values() if cell.binding in ("local", "remote")}
+    assert len(nodes) == 1
+    (node,) = nodes
+    assert {cell.baseline for cell in found.values()} == {None, f"local:{node}"}
+    said = {str(cell.stands_for) for cell in found.values() if cell.binding == "remote"}
+    assert {text.partition(" ")[2] for text in said} == {
+        "stands for 24 pairs at distance 12", "stands for 32 pairs at distance 32",
+    }  # fmt: skip
+    assert str(found[f"local:{node}"].stands_for) == f"node {node} stands for nodes 0-7"
+    assert found["unbound"].stands_for is None
+    again = thinned(host, "local", "remote", "interleave", "unbound", "cores:2-spread", seed=3)
+    assert again == found
+    drawn = {next(iter(thinned(host, "local", "remote", seed=seed))) for seed in range(30)}
+    assert len(drawn) > 3
+    nearest = thinned(host, "local", "remote:nearest", "remote:farthest", seed=3)
+    assert sorted(cell.distance for cell in nearest.values()) == [10, 12, 32]
+
+
+def test_as_few_cpu_nodes_as_see_every_distance_are_taken():
+    host = topologies.topology(4)
+    for node, row in enumerate(([10, 12, 20, 30], [12, 10, 20, 20], [20] * 2 + [10, 20])):
+        host = topologies.with_node(host, node, distances=dict(enumerate(row)))
+    host = topologies.with_node(host, 3, distances={0: 31, 1: 20, 2: 20, 3: 10})
+    for seed in range(10):
+        found = thinned(host, "local", "remote", seed=seed)
+        remote = [cell for cell in found.values() if cell.binding == "remote"]
+        assert sorted(cell.distance for cell in remote) == [12, 20, 30, 31]
+        assert {cell.cpu_nodes for cell in remote} == {"0", "3"}
+        assert all(cell.baseline == f"local:{cell.cpu_nodes}" for cell in remote)
+
+
+def test_what_is_asked_for_by_its_number_is_measured():
+    host = topologies.topology(4)
+    for seed in range(5):
+        found = thinned(host, {"local": 2}, "remote", seed=seed)
+        assert list(found) == ["local:2", found["local:2"] and list(found)[1]]
+        assert list(found)[1].startswith("remote:2-")
+        found = thinned(host, "local", "remote:1->3", "remote", names=["local:0"], seed=seed)
+        assert {"local:0", "local:1", "remote:1-3"} <= set(found)
+
+
+def test_pairs_whose_distance_is_unknown_stand_for_each_other():
+    host = topologies.topology(3)
+    for node in range(3):
+        host = topologies.with_node(host, node, distances={})
+    (pair,) = (c for c in thinned(host, "local", "remote").values() if c.binding == "remote")
+    assert str(pair.stands_for).endswith("stands for 6 pairs of unknown distance")
+
+
+def test_memory_only_nodes_of_two_kinds_are_two_classes():
+    host = topologies.topology(4)
+    for node, tier in ((2, 4), (3, 22)):
+        host = topologies.with_node(topologies.without_cpus(host, node), node, tier=tier)
+    found = thinned(host, "local", "memory-only")
+    assert [cell.memory.nodes for cell in found.values() if cell.binding == "memory-only"] == [
+        "2", "3",
+    ]  # fmt: skip
 
 
 def test_cpus_without_memory_have_no_local_cell():
@@ -224,9 +380,9 @@ def test_cores_packed_and_spread_have_the_same_number_and_memory_policy():
 def test_interleave_follows_the_cpus_of_the_baseline():
     host = topologies.topology(2, cores=2)
     found, _ = cells(host, "unbound", "interleave", "local", baseline="unbound")
-    assert found["interleave:all"].numactl == ("numactl", "--interleave=0-1")
-    assert found["interleave:all"].expects.cpus == CpuExpectation("outcome")
-    assert {found[n].baseline for n in ("interleave:all", "local:0", "local:1")} == {"unbound"}
+    assert found["interleave:unbound"].numactl == ("numactl", "--interleave=0-1")
+    assert found["interleave:unbound"].expects.cpus == CpuExpectation("outcome")
+    assert {found[n].baseline for n in ("interleave:unbound", "local:0", "local:1")} == {"unbound"}
     found, _ = cells(host, {"cpus": "1-2", "mem": 0}, "interleave", baseline="cpus")
     assert found["interleave:cpus:1-2,mem=0"].cpus == "1-2"
     assert found["interleave:cpus:1-2,mem=0"].baseline == "cpus:1-2,mem=0"
@@ -329,9 +485,10 @@ def test_room_follows_the_policy():
     topologies.hosts(),
     st.lists(st.sampled_from(SYMBOLIC), min_size=1, max_size=6),
     st.sampled_from([None, "local", "unbound", "cpus-only", "interleave", "remote"]),
+    st.sampled_from([None, 1, 2, 3]),
 )
-def test_on_any_host_cells_stay_within_what_may_be_used(host, asked, baseline):
-    made = resolve.resolve(asked, host, baseline)
+def test_on_any_host_cells_stay_within_what_may_be_used(host, asked, baseline, seed):
+    made = resolve.resolve(asked, host, baseline, seed=seed)
     found, skipped = made.cells, made.skipped
     usable, with_memory = set(host.usable), set(host.memory_nodes)
     node_of = {cpu.number: cpu.node for cpu in host.cpus}
@@ -352,8 +509,10 @@ def test_on_any_host_cells_stay_within_what_may_be_used(host, asked, baseline):
             assert cell.cpu_nodes == cell.memory.nodes
         if cell.binding == "remote":
             assert cell.cpu_nodes != cell.memory.nodes
+        if set(cpulist.parse(cell.memory.nodes or "")) & set(host.memory_only):
+            assert cell.binding in ("memory-only", "interleave:all", "interleave:weighted")
         required = cell.expects.memory.proof == "required"
-        assert required == (cell.memory.policy in ("bind", "interleave"))
+        assert required == (cell.memory.policy in ("bind", "interleave", "weighted-interleave"))
         if cell.baseline is not None:
             base = by_id[cell.baseline]
             assert base.role == "baseline" and cell.role == "cell"
@@ -365,6 +524,36 @@ def test_on_any_host_cells_stay_within_what_may_be_used(host, asked, baseline):
     for binding in map(resolve.parse, asked):  # nothing vanishes without a word
         names = {cell.binding for cell in found} | {skip.binding for skip in skipped}
         assert binding.name in names
+
+
+@settings(max_examples=100, deadline=None)
+@given(topologies.hosts(), st.integers(1, 1000))
+def test_on_any_host_every_class_is_seen_and_only_once(host, seed):
+    asked = ["local", "remote", "memory-only", "interleave", "cpus-only", "unbound"]
+    every = {cell.id: cell for cell in resolve.resolve(asked, host, "local").cells}
+    thin = thinned(host, *asked, seed=seed)
+
+    def seen(cells):
+        return [
+            (c.binding, c.distance, _tier(host, c)) if c.memory.policy == "bind" else c.binding
+            for c in cells
+            if c.binding != "local"  # a second node's own is there to be compared with
+        ]
+
+    assert set(thin) <= set(every)
+    assert set(seen(every.values())) == set(seen(thin.values()))
+    assert len(set(seen(thin.values()))) == len(seen(thin.values()))
+    for cell in thin.values():
+        assert cell.stands_for or cell.notes == every[cell.id].notes
+        if cell.binding in ("remote", "memory-only"):
+            own = f"local:{cell.cpu_nodes}"
+            assert cell.baseline == (own if own in every else None)
+
+
+def _tier(host, cell):
+    if cell.binding != "memory-only":
+        return None
+    return host.node[int(cell.memory.nodes)].tier
 
 
 def test_the_roomiest_node_is_the_first_of_those_with_the_most_memory():

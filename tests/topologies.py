@@ -161,6 +161,8 @@ def hosts(draw: st.DrawFn) -> Host:
             size = 0 if kind == "no memory" else None
             sizes = {"memory_bytes": size, "free_bytes": size, "page_cache_bytes": size}
             host = with_node(host, node.number, **sizes)
+        kinds = {"tier": draw(st.sampled_from([None, 4, 22])), "weight": draw(st.integers(1, 3))}
+        host = with_node(host, node.number, **kinds)
         distances = {}
         if draw(st.integers(0, 9)):
             distances = {
