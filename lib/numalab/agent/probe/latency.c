@@ -10,6 +10,7 @@
 
 #include "arch.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
 

@@ -160,8 +160,8 @@ def _numbers(axes: Axes, places: Sequence[float], *, log: bool) -> None:
 def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
     """Draw latency (ns) against the bandwidth (GB/s) moved meanwhile, one curve per cell.
 
-    Uses the rows ``loaded_latency`` and ``loaded_bandwidth``, joined by cell and point; a curve
-    runs from the longest injection delay (``x``) to none, as in Intel MLC's loaded latency. Both
+    Uses the rows ``loaded_latency`` and ``loaded_bandwidth``, joined by cell and point; traffic
+    of several mixes ("2:1 delay=100") has a curve for each. A curve runs from the longest injection delay (``x``) to none, as in Intel MLC's loaded latency. Both
     axes start at 0. Raises Fault where no point has both.
     """
     rows = measurements.filter(
@@ -179,7 +179,11 @@ def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
             "measure latency under load first (experiment latency)",
         )
     blocks = rows["block"].n_unique()
-    both = both.with_columns(pl.coalesce("label", "cell")).sort("label")
+    mix = pl.col("point").str.extract(r"^(\S+) delay=")
+    both = both.with_columns(pl.coalesce("label", "cell"), mix=mix)
+    if both["mix"].n_unique() > 1:
+        both = both.with_columns(pl.concat_str("label", "mix", separator=", ", ignore_nulls=True))
+    both = both.sort("label")
     families = _families(both, "label")
     looks = looks_of(families)
 
