@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -374,3 +375,42 @@ def test_restore_mends_what_is_left_when_the_guard_was_killed_too(tmp_path, root
     assert _balancing(root) == "0"
     assert settings.put_back(tmp_path / "record.json", root)[0].restored
     assert _balancing(root) == "1"
+
+
+def _pretend_to_mount(monkeypatch, refuse=None):
+    def mount(kind, folder):
+        if refuse:
+            raise OSError(refuse, os.strerror(refuse), folder)
+        (Path(folder) / "info").mkdir()
+
+    monkeypatch.setattr(settings.kernel, "mount", mount)
+    monkeypatch.setattr(settings.kernel, "unmount", lambda folder: (Path(folder) / "info").rmdir())
+
+
+def test_resctrl_is_mounted_for_a_run_and_unmounted_after_it(host, root, monkeypatch):
+    _pretend_to_mount(monkeypatch)
+    folder = root / "sys/fs/resctrl"
+    folder.mkdir(parents=True)
+    host.begin({settings.MOUNTED: ["1"]}, {settings.MOUNTED: "1"})
+    assert host.enforce({}) == {settings.MOUNTED: "1"} and (folder / "info").is_dir()
+    (entry,) = host.restore()
+    assert (entry.name, entry.before, entry.restored) == (settings.MOUNTED, "0", True)
+    assert not (folder / "info").exists()
+
+
+def test_resctrl_that_was_mounted_stays(host, root, monkeypatch):
+    _pretend_to_mount(monkeypatch)
+    info = root / "sys/fs/resctrl/info"
+    info.mkdir(parents=True)
+    host.begin({settings.MOUNTED: ["1"]}, {settings.MOUNTED: "1"})
+    host.enforce({})
+    host.restore()
+    assert info.is_dir()
+
+
+def test_a_kernel_that_does_not_mount_resctrl_stops_no_trial(host, root, monkeypatch):
+    _pretend_to_mount(monkeypatch, refuse=errno.EBUSY)
+    (root / "sys/fs/resctrl").mkdir(parents=True)
+    host.begin({settings.MOUNTED: ["1"]}, {settings.MOUNTED: "1"})
+    assert host.enforce({}) == {settings.MOUNTED: "0"}
+    host.restore()

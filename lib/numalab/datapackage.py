@@ -35,7 +35,7 @@ COLUMNS = {
     "distance": "SLIT distance from the CPUs' node to the memory's; 10 is local",
     "tool": "what measured",
     "tool_version": "its version",
-    "source": "who says so: the tool, or perf, numastat, vmstat, cpu, resctrl",
+    "source": "who says so: the tool, or perf, numastat, vmstat, cpu, traffic, resctrl",
     "metric": "what was measured",
     "point": "which of several values of the metric; empty for a single one",
     "x": "numeric abscissa of the point: injection delay, CPU, node",

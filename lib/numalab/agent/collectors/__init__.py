@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import cpulist, kernel
 from ..contract import (
@@ -29,15 +29,18 @@ from ..contract import (
 )
 from ..errors import Fault, NotHere
 from ..rows import row
-from . import cpu, meminfo, numastat, perf, resctrl, vmstat
+from . import cpu, meminfo, numastat, perf, resctrl, traffic, vmstat
 from .event_files import formulas
 from .sampler import Sampler, other_cpus
 from .snapshots import pairs
+from .traffic import per_query
 
-__all__ = ["Collection", "formulas", "metrics", "samples", "start"]
+__all__ = ["Collection", "formulas", "metrics", "per_query", "samples", "start"]
 
 _COUNTERS = (numastat, vmstat, meminfo, resctrl)
-_SOURCES = ("numastat", "vmstat", "meminfo", "cpu", "perf", "resctrl")  # as their rows stand
+_SOURCES = (  # as their rows stand
+    "numastat", "vmstat", "meminfo", "cpu", "perf", "traffic", "resctrl",
+)  # fmt: skip
 
 
 class Collection:
@@ -50,11 +53,16 @@ class Collection:
         self._cell, self._pids, self._root = cell, pids, root
         self._reasons: Dict[str, Reason] = {}
         self._perf: Dict[str, perf.Counting] = {}  # by instance; "" of all
+        self._traffic: Optional[traffic.Counting] = None
         self._sampler: Optional[Sampler] = None
         if asked.perf:
+            between = self._try(traffic.SOURCE, lambda: traffic.Counting(root))
             self._try(perf.SOURCE, lambda: self._start_perf(asked))
+            if between:
+                aside = other_cpus(cell.cpus)
+                self._traffic = self._try(traffic.SOURCE, lambda: between.start(aside))
         else:
-            self._reasons[perf.SOURCE] = reason("not-asked-for")
+            self._reasons[perf.SOURCE] = self._reasons[traffic.SOURCE] = reason("not-asked-for")
         self._before = self._snapshots()
         self._started = time.monotonic()
         self._start_s = self._started - started
@@ -96,7 +104,10 @@ class Collection:
     def stop(self) -> Dict[str, Any]:
         """End the collection and return its record (JSON-able). Never raises; takes seconds at
         most, also when perf hangs."""
-        for counting in self._perf.values():
+        programs: List[Union[perf.Counting, traffic.Counting]] = [*self._perf.values()]
+        if self._traffic:
+            programs.append(self._traffic)
+        for counting in programs:
             with contextlib.suppress(OSError):
                 counting.interrupt()  # first, so that it counts nothing of what follows
         measured_s = time.monotonic() - self._started
@@ -114,8 +125,10 @@ class Collection:
         counted = {name: result for name, result in found.items() if result is not None}
         instances = {"instances": counted} if counted else None
         record[perf.SOURCE] = found.get("") if "" in found else instances
+        between = self._traffic
+        record[traffic.SOURCE] = between and self._try(traffic.SOURCE, between.result)
         record["samples"] = to_json(series)
-        own = [counting.cpu_s or 0.0 for counting in self._perf.values()]
+        own = [counting.cpu_s or 0.0 for counting in programs]
         record["self"] = {
             "start_s": round(self._start_s, 6),
             "stop_s": round(time.monotonic() - stopping, 6),
@@ -155,10 +168,12 @@ def metrics(record: Mapping[str, Any], formulas: Mapping[str, str]) -> List[Row]
     ``formulas`` are those that were recorded with the run. A collector without values gives one
     row without a value, named after it, with the reason. Raises Fault for a damaged record.
     """
+    seconds = record.get("collected_s")
     makers: Dict[str, Callable[[Any], List[Row]]] = {
-        **{module.SOURCE: module.metrics for module in _COUNTERS},
+        **{module.SOURCE: module.metrics for module in (numastat, vmstat, meminfo, traffic)},
+        resctrl.SOURCE: lambda part: resctrl.metrics(part, seconds),
         cpu.SOURCE: lambda part: cpu.metrics({**part, "disturbance": record["disturbance"]}),
-        perf.SOURCE: lambda part: perf.metrics(part, formulas),
+        perf.SOURCE: lambda part: perf.metrics(part, formulas, seconds),
     }
     rows: List[Row] = []
     try:
@@ -169,7 +184,7 @@ def metrics(record: Mapping[str, Any], formulas: Mapping[str, str]) -> List[Row]
             else:
                 why = record["reasons"].get(name, {"code": "not-collected", "fields": {}})
                 rows.append(row(name, None, "", from_json(Reason, why), source=name))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise Fault(f"the record of the collectors is damaged ({error!r})") from None
     return rows
 

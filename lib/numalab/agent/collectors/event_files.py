@@ -22,7 +22,7 @@ _LONGEST_FORMULA = 500  # characters: a recorded formula may come from a strange
 
 
 class Event(NamedTuple):
-    """A line of EVENTS: its name here, its name for perf, and its unit."""
+    """A line of EVENTS or of TRAFFIC: its name here, its name for perf, and its unit."""
 
     name: str
     perf_name: str
@@ -37,6 +37,7 @@ class Group(NamedTuple):
     events: Tuple[Event, ...]
     formulas: Mapping[str, str]
     notes: str
+    traffic: Tuple[Event, ...] = ()
 
 
 def parse_group(name: str, text: str) -> Group:
@@ -44,25 +45,26 @@ def parse_group(name: str, text: str) -> Group:
     processors: List[str] = []
     events: List[Event] = []
     formulas: Dict[str, str] = {}
+    traffic: List[Event] = []
     notes: List[str] = []
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or line.startswith("#"):
             continue
-        if line in ("PROCESSORS", "EVENTS", "METRICS", "NOTES"):
+        if line in ("PROCESSORS", "EVENTS", "METRICS", "TRAFFIC", "NOTES"):
             section = line
         elif section == "PROCESSORS" and len(words) == 1:
             processors.append(words[0])
-        elif section == "EVENTS" and len(words) == 3 and words[0].isidentifier():
-            events.append(Event(*words))
+        elif section in ("EVENTS", "TRAFFIC") and len(words) == 3 and words[0].isidentifier():
+            (events if section == "EVENTS" else traffic).append(Event(*words))
         elif section == "METRICS" and len(words) >= 3 and words[0].isidentifier():
             formulas[words[0]] = " ".join(words[1:])
         elif section == "NOTES":
             notes.append(line)
         else:
             raise Fault(f"events/{name}.txt line {number} is not understood: {line!r}")
-    return Group(name, tuple(processors), tuple(events), formulas, "\n".join(notes))
+    return Group(name, tuple(processors), tuple(events), formulas, "\n".join(notes), tuple(traffic))
 
 
 @functools.cache

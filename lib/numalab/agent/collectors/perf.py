@@ -34,13 +34,15 @@ END_LIMIT_S = 5.0
 # Opening one event on one thread takes about 50 µs, and reading it as long: 20000 are a second
 # before and a second after the measurement, and near the usual limit of open files.
 MOST_COUNTERS = 20000
+_MOST_PRINTED = 1 << 24  # bytes; `perf list` prints megabytes
 _SOFTWARE = (
     "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults",
     "major-faults",
 )  # fmt: skip
 _SEPARATOR = ";"  # events with terms (cpu/event=0x44,umask=8/) hold commas
-_FORMATS = {"json": ("-j",), "csv": ("-x", _SEPARATOR)}
-_WHY_NO_COUNT = {"not supported": "event-not-supported", "not counted": "event-not-counted"}
+FORMATS = {"json": ("-j",), "csv": ("-x", _SEPARATOR)}
+_CLOCKS = ("task-clock", "cpu-clock")  # in ms; without a unit, in ns
+WHY_NO_COUNT = {"not supported": "event-not-supported", "not counted": "event-not-counted"}
 
 
 class Count(NamedTuple):
@@ -69,11 +71,15 @@ def counts(text: str) -> Dict[str, Count]:
         for record in records:
             if record["kind"] != "event":
                 continue
-            name, colon, modifier = record["event"].rpartition(":")
-            user_only = bool(colon) and modifier in ("u", "uH")
-            event, value = name if user_only else record["event"], record["value"]
+            # Events with terms end in a slash: cpu/event=0x43,umask=0x40/u
+            only = re.fullmatch(r"(.+?)(?::|(?<=/))uH?", record["event"])
+            user_only = only is not None
+            event, value = only[1] if only else record["event"], record["value"]
+            # perf 6.17 and later print these two as they count them, without a unit.
+            if event in _CLOCKS and not record["unit"] and isinstance(value, int):
+                value = value / 1e6
             if value is None:
-                why = reason(_WHY_NO_COUNT[record["reason"]])
+                why = reason(WHY_NO_COUNT[record["reason"]])
                 found[event] = Count(event, None, why, None, user_only)
             else:
                 running = record.get("running_percent")
@@ -100,11 +106,11 @@ def availability(perf: str, events: Tuple[str, ...]) -> Availability:
     """Try events once on ``true``; remembered, so that a perf that hangs costs its time once."""
     try:
         output = ""
-        for style in _FORMATS:
+        for style in FORMATS:
             output = _try_out(perf, style, ["task-clock"])
             if "task-clock" in counts(output):
                 return Availability(style, _events_available(perf, style, events))
-        return Availability("", {}, _why(output))
+        return Availability("", {}, why_nothing(output))
     except NotHere as why:
         return Availability("", {}, why.reason)
 
@@ -119,16 +125,20 @@ def _events_available(perf: str, style: str, events: Sequence[str]) -> Dict[str,
 
 
 def _try_out(perf: str, style: str, events: Sequence[str]) -> str:
-    argv = [perf, "stat", *_FORMATS[style], "-e", ",".join(events), "true"]
+    return printed([perf, "stat", *FORMATS[style], "-e", ",".join(events), "true"])
+
+
+def printed(argv: List[str]) -> str:
+    """Return all that a command of perf prints that ends by itself. Raises NotHere."""
     with tempfile.TemporaryFile() as output:
         try:
             child = _spawn(argv, output, None)
         except OSError as error:
-            raise NotHere(reason("perf-not-run", path=perf, error=error.strerror)) from None
+            raise NotHere(reason("perf-not-run", path=argv[0], error=error.strerror)) from None
         try:
             child.wait(TRY_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise NotHere(reason("perf-hangs", path=perf, seconds=TRY_LIMIT_S)) from None
+            raise NotHere(reason("perf-hangs", path=argv[0], seconds=TRY_LIMIT_S)) from None
         finally:
             _kill(child)
         return _text(output)
@@ -145,7 +155,7 @@ def _spawn(
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=output,
         stderr=output,
         env={**os.environ, "LC_ALL": "C"},
         start_new_session=True,
@@ -163,10 +173,10 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 def _text(output: IO[bytes]) -> str:
     output.seek(0)
-    return output.read(1 << 20).decode("utf-8", "replace")
+    return output.read(_MOST_PRINTED).decode("utf-8", "replace")
 
 
-def _why(output: str) -> Reason:
+def why_nothing(output: str) -> Reason:
     """Say why perf gave no counts, from what it printed."""
     if re.search(r"perf_event_paranoid|[Pp]ermission|not permitted", output):
         level = kernel.read_text("/proc/sys/kernel/perf_event_paranoid")
@@ -176,6 +186,68 @@ def _why(output: str) -> Reason:
 
 
 # --- counting ---------------------------------------------------------------------------------
+
+
+class Running:
+    """A ``perf stat`` that counts from now until ``interrupt``.
+
+    Returns from the start when it counts. Raises NotHere when it does not come to that.
+    """
+
+    def __init__(self, argv: List[str], cpus: Optional[List[int]], expected: int) -> None:
+        self.argv = argv
+        self.cpu_s: Optional[float] = None
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by output)
+        self._child = _spawn(argv, self._output, cpus)
+        try:
+            self._wait_until_attached(self._child, expected)
+        except BaseException:
+            _kill(self._child)
+            self._output.close()
+            raise
+
+    def _wait_until_attached(self, child: subprocess.Popen[bytes], expected: int) -> None:
+        limit = time.monotonic() + ATTACH_LIMIT_S
+        last, unchanged = 0, 0
+        folder = f"/proc/{child.pid}/fd"
+        while child.poll() is None:
+            opened = 0
+            for descriptor in kernel.list_folder(folder):
+                with contextlib.suppress(OSError):
+                    opened += "perf_event" in os.readlink(f"{folder}/{descriptor}")
+            # A thread that ended, or events that perf folds, leave fewer than expected: a number
+            # that stays is accepted too.
+            unchanged = unchanged + 1 if opened and opened == last else 0
+            last = opened
+            if opened >= expected or unchanged >= 5:
+                return
+            if time.monotonic() > limit:
+                raise NotHere(reason("perf-not-attached", seconds=ATTACH_LIMIT_S))
+            time.sleep(0.01)
+        raise NotHere(why_nothing(_text(self._output)))
+
+    def interrupt(self) -> None:
+        """Stop counting."""
+        stat = kernel.stat_of(f"/proc/{self._child.pid}")
+        if stat:
+            self.cpu_s = stat.ticks / os.sysconf("SC_CLK_TCK")
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGINT)
+
+    def output(self) -> str:
+        """Return what it printed, after ``interrupt``. Raises NotHere when it does not end."""
+        late = False
+        try:
+            self._child.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            late = True
+        finally:
+            _kill(self._child)
+        with self._output:
+            raw = _text(self._output)
+        if late:
+            raise NotHere(reason("perf-does-not-end", seconds=END_LIMIT_S))
+        return raw
 
 
 class Counting:
@@ -208,10 +280,7 @@ class Counting:
         if not software:
             self._reasons.update(dict.fromkeys(_SOFTWARE, reason("software-event-spared")))
         usable = [name for name, why in self._reasons.items() if why is None]
-        self._child: Optional[subprocess.Popen[bytes]] = None
-        self._argv: List[str] = []
-        self.pid = 0
-        self.cpu_s: Optional[float] = None
+        self._running: Optional[Running] = None
         if usable:
             self._attach(perf, usable, pids, cpus)
         elif software:
@@ -224,64 +293,26 @@ class Counting:
         if threads * len(usable) > MOST_COUNTERS:
             raise NotHere(reason("too-many-counters", threads=threads, events=len(usable)))
         words = ["-e", ",".join(usable), "-p", ",".join(map(str, pids))]
-        self._argv = [perf, "stat", *_FORMATS[self._format], *words]
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by result)
-        self._child = _spawn(self._argv, self._output, cpus)
-        self.pid = self._child.pid
-        try:
-            self._wait_until_attached(self._child, threads * len(usable))
-        except BaseException:
-            _kill(self._child)
-            self._output.close()
-            raise
+        argv = [perf, "stat", *FORMATS[self._format], *words]
+        self._running = Running(argv, cpus, threads * len(usable))
 
-    def _wait_until_attached(self, child: subprocess.Popen[bytes], expected: int) -> None:
-        limit = time.monotonic() + ATTACH_LIMIT_S
-        last, unchanged = 0, 0
-        folder = f"/proc/{child.pid}/fd"
-        while child.poll() is None:
-            opened = 0
-            for descriptor in kernel.list_folder(folder):
-                with contextlib.suppress(OSError):
-                    opened += "perf_event" in os.readlink(f"{folder}/{descriptor}")
-            # A thread that ended, or events that perf folds, leave fewer than expected: a number
-            # that stays is accepted too.
-            unchanged = unchanged + 1 if opened and opened == last else 0
-            last = opened
-            if opened >= expected or unchanged >= 5:
-                return
-            if time.monotonic() > limit:
-                raise NotHere(reason("perf-not-attached", seconds=ATTACH_LIMIT_S))
-            time.sleep(0.01)
-        raise NotHere(_why(_text(self._output)))
+    @property
+    def cpu_s(self) -> Optional[float]:
+        """The CPU time (s) that perf itself used until ``interrupt``."""
+        return self._running.cpu_s if self._running else None
 
     def interrupt(self) -> None:
         """Stop counting."""
-        if self._child is None:
-            return
-        stat = kernel.stat_of(f"/proc/{self.pid}")
-        if stat:
-            self.cpu_s = stat.ticks / os.sysconf("SC_CLK_TCK")
-        if self._child.poll() is None:
-            self._child.send_signal(signal.SIGINT)
+        if self._running:
+            self._running.interrupt()
 
     def result(self) -> Dict[str, Any]:
         """Return the record, after ``interrupt``. Raises NotHere when perf gives none."""
-        if self._child is None:
+        if self._running is None:
             return self._record("")
-        late = False
-        try:
-            self._child.wait(END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            late = True
-        finally:
-            _kill(self._child)
-        with self._output:
-            raw = _text(self._output)
-        if late:
-            raise NotHere(reason("perf-does-not-end", seconds=END_LIMIT_S))
+        raw = self._running.output()
         if not counts(raw):
-            raise NotHere(_why(raw))
+            raise NotHere(why_nothing(raw))
         return self._record(raw)
 
     def _record(self, raw: str) -> Dict[str, Any]:
@@ -293,7 +324,7 @@ class Counting:
             count = found.get(event.perf_name, missing)
             events.append({"name": event.name, "unit": event.unit, **to_json(count._asdict())})
         return {
-            "argv": self._argv,
+            "argv": self._running.argv if self._running else [],
             "format": self._format,
             "processor": self._processor,
             "groups": [group.name for group in self._groups],
@@ -305,33 +336,38 @@ class Counting:
 # --- reading the record -----------------------------------------------------------------------
 
 
-def metrics(record: Mapping[str, Any], formulas: Mapping[str, str]) -> List[Row]:
-    """Return the counts, and what formulas (unit and formula, by metric) make of them.
+def metrics(
+    record: Mapping[str, Any], formulas: Mapping[str, str], seconds: Optional[float] = None
+) -> List[Row]:
+    """Return the counts, and what formulas (unit and formula, by metric) make of them and of the
+    ``seconds`` that were counted.
 
     A multiplexed count (perf scaled it up from a part of the time) has a value and a reason that
     says how long it was counted; so has one without the kernel's share. What was counted for each
     of several instances has their names as points.
     """
     if "instances" not in record:
-        return _metrics(record, formulas)
+        return _metrics(record, formulas, seconds)
     return [
         one
         for number, (name, part) in enumerate(record["instances"].items())
-        for one in _metrics(part, formulas, point=name, x=float(number))
+        for one in _metrics(part, formulas, seconds, point=name, x=float(number))
     ]
 
 
 def _metrics(
     record: Mapping[str, Any],
     formulas: Mapping[str, str],
+    seconds: Optional[float],
     point: str = "",
     x: Optional[float] = None,
 ) -> List[Row]:
     rows = []
-    values: Dict[str, Optional[float]] = {}
+    values: Dict[str, Optional[float]] = {"seconds": seconds}
     for event in record["events"]:
         name, value = event["name"], event["value"]
-        why = _doubt(event) if event["why"] is None else from_json(Reason, event["why"])
+        own = event["running_percent"], event["user_only"]
+        why = doubt(*own) if event["why"] is None else from_json(Reason, event["why"])
         values[name] = value
         number = None if value is None else float(value)
         rows.append(Row(name, number, event["unit"], point, x, reason=why, source=SOURCE))
@@ -342,32 +378,32 @@ def _metrics(
     return rows
 
 
-def _doubt(event: Mapping[str, Any]) -> Optional[Reason]:
+def doubt(running_percent: Optional[float], user_only: bool = False) -> Optional[Reason]:
     """Return what must be known of a count that has a value."""
-    running = event["running_percent"]
-    multiplexed = running is not None and running < 99.95
-    if multiplexed and event["user_only"]:
-        return reason("multiplexed-user-only", percent=running)
-    if multiplexed:
-        return reason("multiplexed", percent=running)
-    return reason("user-space-only") if event["user_only"] else None
+    if running_percent is not None and running_percent < 99.95:
+        code = "multiplexed-user-only" if user_only else "multiplexed"
+        return reason(code, percent=running_percent)
+    return reason("user-space-only") if user_only else None
 
 
 def calibrate(
-    local_counts: Mapping[str, Optional[float]], remote_counts: Mapping[str, Optional[float]]
+    local_counts: Mapping[str, Optional[float]],
+    remote_counts: Mapping[str, Optional[float]],
+    events: Tuple[str, str] = ("local_dram", "remote_dram"),
 ) -> Dict[str, Any]:
     """Judge whether this host's remote-memory events can be believed.
 
-    Both arguments are counts of ``local_dram`` and ``remote_dram``: the first under traffic known
-    to be local, the second under traffic known to be remote. Usable means that at most 10 % of
-    the first and at least 90 % of the second counted as remote. Returns ``usable``, ``reason``
-    (None when usable) and the remote shares ``under_local`` and ``under_remote`` (None: unknown).
+    Both arguments are counts of the two ``events``: the first under traffic known to be local, the
+    second under traffic known to be remote (from the same socket, or from another: many events
+    tell only the latter). Usable means that at most 10 % of the first and at least 90 % of the
+    second counted as remote. Returns ``usable``, ``reason`` (None when usable) and the remote
+    shares ``under_local`` and ``under_remote`` (None: unknown).
     """
     enough = 10000  # counts: below this a share says nothing about gigabytes of traffic
     shares: Dict[str, Optional[float]] = {}
     wrong: List[Reason] = []
     for name, found in (("local", local_counts), ("remote", remote_counts)):
-        local, remote = found.get("local_dram"), found.get("remote_dram")
+        local, remote = (found.get(event) for event in events)
         shares[name] = None
         if local is None or remote is None:
             wrong.append(reason("traffic-uncounted", traffic=name))

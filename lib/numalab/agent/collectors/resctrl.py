@@ -1,14 +1,17 @@
-"""Memory traffic per last-level cache from resctrl, where the host has it mounted (whole host).
+"""Memory traffic per last-level cache from resctrl, where it is mounted (whole host).
 
 ``mbm_total_bytes`` and ``mbm_local_bytes`` of each ``mon_data/mon_L3_*`` (the kernel's
 Documentation/filesystems/resctrl.rst); with Sub-NUMA Clustering those of ``mon_sub_L3_*``, whose
-local is the node. The kernel may print "Unavailable" or "Error" in place of a number. Nothing is
-mounted and no monitoring group is made: that would change the host.
+local is the node. The kernel may print "Unavailable" or "Error" in place of a number. No
+monitoring group is made; a run that may change the host mounts it (trial/settings.py).
+
+Not tried on hardware: none of the machines at hand monitors memory bandwidth.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .. import kernel
@@ -20,6 +23,14 @@ from .snapshots import change
 SOURCE = "resctrl"
 FOLDER = "sys/fs/resctrl/mon_data"
 COUNTERS = ("mbm_total_bytes", "mbm_local_bytes")
+_RATES = {"local_traffic": "mbm_local_bytes", "traffic_to_node": "mbm_remote_bytes"}
+
+
+def worth_mounting(root: str = "/") -> bool:
+    """Return whether resctrl would count traffic between nodes here, were it mounted."""
+    flags = re.search(r"^flags\s*:(.*)$", kernel.read_text(f"{root}/proc/cpuinfo") or "", re.M)
+    counts = flags is not None and {"cqm_mbm_local", "cqm_mbm_total"} <= set(flags[1].split())
+    return counts and len(kernel.list_nodes(root)) > 1
 
 
 def snapshot(root: str = "/") -> Dict[str, Dict[str, Any]]:
@@ -45,8 +56,9 @@ def snapshot(root: str = "/") -> Dict[str, Dict[str, Any]]:
     return domains
 
 
-def metrics(record: Mapping[str, Any]) -> List[Row]:
-    """Return bytes of total, local and remote traffic for each domain."""
+def metrics(record: Mapping[str, Any], seconds: Optional[float] = None) -> List[Row]:
+    """Return bytes of total, local and remote traffic for each domain, and what came in GB/s from
+    its own node and from others, in the seconds between the snapshots."""
     rows = []
     for domain, counters in record.items():
         found = {name: _counted(counters.get(name)) for name in COUNTERS}
@@ -61,6 +73,11 @@ def metrics(record: Mapping[str, Any]) -> List[Row]:
             row(name, value, "B", why, point=domain, source=SOURCE)
             for name, (value, why) in found.items()
         ]
+        for name, of in _RATES.items():
+            value, why = found[of]
+            if seconds:
+                rate = None if value is None else value / seconds / 1e9
+                rows.append(row(name, rate, "GB/s", why, point=domain, source=SOURCE))
     return rows
 
 

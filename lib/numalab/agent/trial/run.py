@@ -10,10 +10,12 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from .. import drivers, kernel
+from .. import cpulist, drivers, kernel
+from ..collectors import resctrl
 from ..contract import (
     ERROR,
     Change,
@@ -29,7 +31,7 @@ from ..contract import (
 from ..errors import Fault, NotHere
 from ..host import state, topology
 from ..plan import make, order, show
-from . import events, guard, journal, lock, settings, trial
+from . import events, guard, journal, lock, quiet, settings, trial
 from .events import Event
 from .folder import RunFolder
 
@@ -49,6 +51,7 @@ def run(
     out: Path,
     *,
     allow_host_changes: bool = False,
+    busy: bool = False,
     emit: Callable[[Event], None] = events.say,
     record: Optional[Path] = None,
     changes_root: Path = Path("/"),
@@ -57,7 +60,8 @@ def run(
     """Measure what a plan holds and a run directory does not yet; return the last event.
 
     ``out`` is made, or holds an unfinished run of the same plan. ``emit`` gets every progress
-    event. ``record`` and ``changes_root`` are where host changes are recorded and made,
+    event. With ``busy`` it measures although others are at work on the host, and the run says so.
+    ``record`` and ``changes_root`` are where host changes are recorded and made,
     ``lock_name`` is what only one measurement of a host can hold. Raises Interrupted after SIGINT
     or SIGTERM, Fault for everything a person must act on; what was measured stays in both cases.
     """
@@ -68,7 +72,8 @@ def run(
             record or settings.record_file(), Path(os.path.abspath(out)) / "changes.json",
             changes_root,
         )  # fmt: skip
-        return _Run(plan, Path(os.path.abspath(out)), changes, emit, held).run(allow_host_changes)
+        one = _Run(plan, Path(os.path.abspath(out)), changes, emit, held)
+        return one.run(allow_host_changes, busy)
 
 
 def resume(folder: Path, **options: Any) -> Event:
@@ -103,6 +108,7 @@ class _Run:
     ) -> None:
         self.plan = plan
         self.wanted = make.settings(plan)  # every host setting with its values
+        self.usual: Dict[str, str] = {}  # of settings that no cell names, while the run lasts
         self.out = out
         self.host_changes = changes
         self.lock = lock
@@ -112,6 +118,7 @@ class _Run:
         self.began = time.monotonic()
         self.guard: Optional[guard.Guard] = None
         self.changed: List[Change] = []
+        self.busy: List[Reason] = []  # what else is at work on this host
 
     def emit(self, event: Event) -> None:
         try:
@@ -125,12 +132,17 @@ class _Run:
     def stopped(self) -> bool:
         return self.signal is not None or self.unheard
 
-    def run(self, allow_host_changes: bool) -> Event:
+    def run(self, allow_host_changes: bool, busy: bool) -> Event:
         self._check_permission(allow_host_changes)
+        begun = self.out.exists()
+        if not begun:  # a run that is refused leaves no directory
+            self._check_quiet(busy)
         self.folder = RunFolder(self.plan, self.out, self.warn)
         if self.folder.complete:
             self._emit_plan()
             return self._end("complete")
+        if begun:
+            self._check_quiet(busy)
         self._find_tool()
         kernel.adopt_orphans()
         try:
@@ -154,7 +166,18 @@ class _Run:
                 "allow it with --allow-host-changes (what was set before is put back), or take "
                 "`changes` out of the experiment",
             )
+        if allow_host_changes and self.plan.request.collectors:
+            root = self.host_changes.root
+            folder = settings.path_of(settings.MOUNTED, root)
+            if os.access(folder, os.W_OK) and resctrl.worth_mounting(str(root)):
+                self.usual[settings.MOUNTED] = "1"
+                self.wanted = {**self.wanted, settings.MOUNTED: ["1"]}
         self.host_changes.refuse(list(self.wanted))
+
+    def _check_quiet(self, busy: bool) -> None:
+        self.busy = quiet.busy(_usable_cpus())
+        if not busy:
+            quiet.refuse(self.busy)
 
     def _find_tool(self) -> None:
         tool = self.plan.tool
@@ -204,7 +227,7 @@ class _Run:
             self.warn(change)
         self.guard = guard.start(self.host_changes.record, self.host_changes.root, {self.lock})
         began_with = {name: v for name, v in self.folder.manifest.settings.items() if v is not None}
-        self.host_changes.begin(self.wanted, began_with)
+        self.host_changes.begin(self.wanted, {**began_with, **self.usual})
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -235,7 +258,13 @@ class _Run:
             self._clear_leftovers()
             self._look_at_host()
             self.folder.update(status="running", ended=None)
+            for why in self.busy:
+                self.warn(why)
+            known = {why.code for why in self.busy}
+            earlier = [why for why in self.folder.manifest.busy if why.code not in known]
+            self.folder.update(busy=(*earlier, *self.busy))
             self._make_ready()
+            self.host_changes.keep(self.plan.settings, self.wanted)
             self._record_settings()
             self.folder.update(settings=self.host_changes.usual)
             self._emit_plan()
@@ -269,8 +298,10 @@ class _Run:
             self.found,
             self.lock,
             self.stopped,
-            self.host_changes if self.wanted else None,
+            self.host_changes,
         )
+        others = quiet.Quiet(_usable_cpus(), bool(self.busy), self.stopped)
+        at_work: Dict[int, List[Reason]] = {}  # by block
         of = len(self.plan.order)
         block = len([entry for entry in self.plan.order if entry.block == 1])
         measured: List[TrialRecord] = []
@@ -280,7 +311,10 @@ class _Run:
                 continue
             if self.stopped():
                 raise trial.Stopped
+            if entry.block not in at_work:
+                at_work[entry.block] = others.before_block()
             record, rows = trial.measure(bench, entry, self.folder.note_attempt(entry.trial))
+            record = replace(record, warnings=(*record.warnings, *at_work[entry.block]))
             self.folder.add(record)
             measured.append(record)
             spent += record.times.total_s
@@ -323,6 +357,10 @@ class _Run:
         event = events.end(status, self.folder.records, str(self.out), why)
         self.emit(event)
         return event
+
+
+def _usable_cpus() -> str:
+    return cpulist.format(os.sched_getaffinity(0))
 
 
 def _give_up_early(measured: Sequence[TrialRecord], enough: int) -> None:

@@ -8,7 +8,8 @@ said. After a reboot there is nothing to put back.
 
 Names: those of sysctl(8) (``vm.zone_reclaim_mode``), ``thp.enabled`` and the like for files of
 /sys/kernel/mm/transparent_hugepage, ``lru_gen.enabled`` for /sys/kernel/mm/lru_gen (the
-multi-generational LRU; Documentation/admin-guide/mm/multigen_lru.rst).
+multi-generational LRU; Documentation/admin-guide/mm/multigen_lru.rst), and ``resctrl.mounted``:
+whether resctrl is mounted ("0", "1"), which a run that may change the host does for its collectors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import stat
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import kernel
 from ..contract import SCHEMA, Change, Reason, from_json, reason, to_json
@@ -30,7 +31,12 @@ from . import journal, lock
 
 # Writing one of these does something once; there is no value to put back.
 ONE_WAY = ("vm.drop_caches", "vm.compact_memory")
+BALANCING = "kernel.numa_balancing"
+# What moves or joins pages by itself: every cell holds the host's own value, and says so.
+_HELD = (BALANCING, "thp.enabled", "thp.defrag")
 _FOLDERS = {"thp": kernel.HUGE_PAGES, "lru_gen": "sys/kernel/mm/lru_gen"}  # as state.py names them
+MOUNTED = "resctrl.mounted"
+_RESCTRL = "sys/fs/resctrl"
 _NAME = re.compile(r"[a-z][a-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
 
 
@@ -78,7 +84,7 @@ def record_file() -> Path:
 
 
 def path_of(name: str, root: Path = Path("/")) -> Path:
-    """Return the file of a setting; Fault for what is not a setting's name."""
+    """Return the file (of resctrl the folder) of a setting; Fault for what is no setting's name."""
     if not _NAME.match(name):
         raise Fault(
             f"{name!r} is not the name of a kernel setting",
@@ -87,6 +93,8 @@ def path_of(name: str, root: Path = Path("/")) -> Path:
     first, _, rest = name.partition(".")
     if first in _FOLDERS:
         return root / _FOLDERS[first] / rest.replace(".", "/")
+    if name == MOUNTED:
+        return root / _RESCTRL
     return root / "proc/sys" / name.replace(".", "/")
 
 
@@ -114,7 +122,18 @@ def same(name: str, wanted: str, now: str) -> bool:
 
 
 def _value(path: Path) -> str:
+    if path.name == "resctrl":
+        return "1" if (path / "info").is_dir() else "0"
     return kernel.chosen(path.read_text().strip())
+
+
+def own(root: str = "/") -> Dict[str, str]:
+    """Return the host's own values that every cell of a run holds, where the kernel has them."""
+    found = {}
+    for name in _HELD:
+        with contextlib.suppress(OSError):
+            found[name] = _value(path_of(name, Path(root)))
+    return found
 
 
 # --- the changes of a run ---------------------------------------------------------------------
@@ -132,6 +151,7 @@ class HostChanges:
         self.copy = copy
         self.root = root
         self.usual: Dict[str, str] = {}
+        self.kept: Dict[str, str] = {}  # the host's own values, which the run does not touch
         self._held: Dict[str, str] = {}  # what each setting read after we last touched it
         self._entries: List[RecordedSetting] = []
 
@@ -153,6 +173,20 @@ class HostChanges:
                 f"nothing is measured: these settings may not be written: {', '.join(barred)}",
                 "run as root, and in no container: there /proc/sys is read-only",
             )
+
+    def keep(self, declared: Mapping[str, str], wanted: Collection[str]) -> None:
+        """Hold every trial to the host's own values that a plan declares; ``wanted`` are changed.
+
+        Raises Fault when one is another already: cells of one run hold the same.
+        """
+        now = own(str(self.root))
+        self.kept = {name: value for name, value in declared.items() if name not in wanted}
+        for name, value in self.kept.items():
+            if now.get(name) != value:
+                raise Fault(
+                    reason("setting-not-as-planned", name=name, planned=value, now=now.get(name)),
+                    "set it back, or plan anew: a run's cells all hold the same value",
+                )
 
     def announce(self, wanted: Mapping[str, Sequence[str]]) -> List[Reason]:
         """Return one reason per setting that will be changed, before any is."""
@@ -214,30 +248,37 @@ class HostChanges:
             if not same(name, value, self._held[name]):
                 self._set(name, value)
                 now = self._held[name] = self._read(name)
-                if not same(name, value, now):
+                if name != MOUNTED and not same(name, value, now):
                     raise Fault(reason("setting-not-taken", name=name, value=value, now=now))
         once = {name: wanted[name] for name in ONE_WAY if name in wanted}
         for name, value in once.items():
             os.sync()  # what is not written yet cannot be dropped
             self._set(name, value)
-        return {**self._held, **once}
+        return {**self.kept, **self._held, **once}
 
     def changed_by_others(self) -> List[Reason]:
         """Return one reason for each setting that is not as the last ``enforce`` left it.
 
         Its new value is somebody else's, and is what will be there in the end.
         """
-        found = []
+        now = own(str(self.root)) if self.kept else {}
+        found = [
+            reason("setting-changed-by-others", name=name, was=value, now=now.get(name))
+            for name, value in self.kept.items()
+            if now.get(name) != value
+        ]
+        theirs = False
         for entry in self._entries:
             if entry.name in ONE_WAY:
                 continue
-            now, held = self._read(entry.name), self._held[entry.name]
-            if now != held:
+            value, held = self._read(entry.name), self._held[entry.name]
+            if value != held:
                 found.append(
-                    reason("setting-changed-by-others", name=entry.name, was=held, now=now)
+                    reason("setting-changed-by-others", name=entry.name, was=held, now=value)
                 )
-                entry.theirs = self._held[entry.name] = now
-        if found:
+                entry.theirs = self._held[entry.name] = value
+                theirs = True
+        if theirs:
             self._write()
         return found
 
@@ -267,6 +308,8 @@ class HostChanges:
         try:
             _put(path, value)
         except OSError as error:
+            if name == MOUNTED:
+                return  # the collectors alone want it, and their rows say that it is not there
             forbidden = isinstance(error, PermissionError)
             raise Fault(
                 reason(
@@ -396,6 +439,10 @@ def restore() -> List[Reason]:
 
 def _put(path: Path, value: str) -> None:
     """Write a setting by one write(2), never emptied first: killed in between, it keeps a value."""
+    if path.name == "resctrl":
+        if value == "1":
+            return kernel.mount("resctrl", str(path))
+        return kernel.unmount(str(path))
     data = (value + "\n").encode()
     descriptor = os.open(path, os.O_WRONLY)
     try:

@@ -61,7 +61,7 @@ SENTENCES: Dict[str, Template] = {
     # traffic between nodes
     "one-node-no-traffic": "this host has one node: nothing goes between nodes",
     "no-traffic-counter-known": "no counter of traffic between nodes is known for this processor",
-    "perf-lists-none": "perf lists none of {names} on this host",
+    "perf-lists-no": "perf list shows no {names} on this host",
     "perf-unit-unknown": "perf printed it in an unknown unit: {unit}",
     # calibration of remote-memory events
     "traffic-uncounted": "no counts under known-{traffic} traffic",
