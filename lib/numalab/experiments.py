@@ -137,11 +137,11 @@ class Experiment(BaseModel):
         order of preference, ``options`` adds to the tool's options; without ``seed`` a fresh one
         is drawn and recorded; ``pairs`` is that of the file, its sweeps included: without it
         ``bindings`` are measured on every node and pair. The profile's budget is for what the
-        profile asks: where bindings, cases, blocks or options are asked for, only ``budget_s``
-        counts.
+        profile asks: where bindings, cases, blocks, options or pairs are asked for, only
+        ``budget_s`` counts.
         """
         chosen = self.profile(profile)
-        own = bindings or cases or blocks or options
+        own = bindings or cases or blocks or options or pairs
         sweep = chosen.sweep if chosen.sweep is not None else self.sweep
         if pairs:
             sweep = [replace(one, pairs=None) for one in sweep]
@@ -175,8 +175,7 @@ class Experiment(BaseModel):
             changes=self.changes,
             time_limit_s=time_limit_s or chosen.time_limit_s,
             pairs=pairs or (EVERY if bindings else self.pairs),
-            budget_s=budget_s
-            or (None if bindings or cases or blocks or options else chosen.budget),
+            budget_s=budget_s or (None if own else chosen.budget),
         )
 
 

@@ -144,10 +144,12 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What this process's cpuset allows."""
+    """What this process's control groups allow: its cpuset, and limits on time and memory."""
 
     cpus: str
     nodes: str
+    cpu_time: Optional[float] = None  # as many CPUs' worth of it; None: without a limit
+    memory_bytes: Optional[int] = None  # that it can still get; None: without a limit
 
 
 @dataclass(frozen=True)
@@ -594,6 +596,7 @@ class Plan:
     client: Optional[ClientCpus] = None
     outlay: Optional[Outlay] = None
     tours: Tuple[Tour, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)  # the host's own, that cells hold
     least_s: float = 0.0  # the smallest budget that leaves anything of it
 
     @functools.cached_property
@@ -789,6 +792,7 @@ class Manifest:
     plan: Plan
     settings: Mapping[str, Optional[str]] = field(default_factory=dict)  # before the run
     changes: Tuple[Change, ...] = ()
+    busy: Tuple[Reason, ...] = ()  # what else was at work when it began, and was allowed to be
     times: Mapping[str, float] = field(default_factory=dict)
     formulas: Mapping[str, str] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
@@ -849,7 +853,10 @@ class Driver:
         raise NotImplementedError
 
     def timing(self, options: Mapping[str, Any]) -> Timing:
-        """Return the planned seconds of a trial with resolved options (`total_s` is ignored)."""
+        """Return the planned seconds of a trial with resolved options (`total_s` is ignored).
+
+        Not asked where `prepare` gave them.
+        """
         raise NotImplementedError
 
     def tour(self, options: Mapping[str, Any]) -> str:

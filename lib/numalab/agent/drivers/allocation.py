@@ -6,10 +6,10 @@ maps memory and touches every page of it, so that the collectors count this allo
 to nothing else. Where the pages are is what the kernel answers to move_pages(2).
 
 Options: ``scenario`` (SCENARIOS), ``size`` (bytes, "64MiB", or "40%" of the memory of the CPUs'
-node), ``threads`` (1), ``pages`` (system: as the host has it; base; thp: asked for by madvise;
-hugetlb), ``fill`` (0, a size, or "node": until nothing is free there), ``drop`` (write 3 to
-vm.drop_caches after the fill), ``directory`` (of the file that fills: /var/tmp), ``seconds`` (of
-balance).
+node), ``at_most`` (of such a share; but never less than 2 % of the node), ``threads`` (1),
+``pages`` (system: as the host has it; base; thp: asked for by madvise; hugetlb), ``fill`` (0, a
+size, or "node": until nothing is free there), ``drop`` (write 3 to vm.drop_caches after the fill),
+``directory`` (of the file that fills: /var/tmp), ``seconds`` (of balance).
 
 Records: ``setup``; ``fill`` (bytes read; free memory and page cache of the node before and
 after); ``level`` (``when``: before, after the allocation); ``allocation`` (seconds, faults, huge
@@ -19,8 +19,11 @@ copied, new of a fork; ``node``, ``bytes``); ``placement`` and ``thread`` as of 
 
 from __future__ import annotations
 
+import functools
+import mmap
 import os
 import re
+import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .. import cpulist, kernel
@@ -59,16 +62,22 @@ from .probe_output import (
 SCENARIOS = ("touch", "elsewhere", "fork", "file", "oversubscribe", "balance")
 _PAGES = {"system": "default", "base": "base", "thp": "thp", "hugetlb": "hugetlb"}
 _OPTIONS = (
-    "scenario", "size", "threads", "pages", "fill", "drop", "directory", "seconds", "path",
+    "scenario", "size", "at_most", "threads", "pages", "fill", "drop", "directory", "seconds",
+    "path",
 )  # fmt: skip
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%\Z")
 _HUGE = 2 << 20
 DIRECTORY = "/var/tmp"  # the program's own default, too
 _NO_PAGE_CACHE = ("tmpfs", "ramfs", "devtmpfs", "zfs")
 
-# For estimates only: bytes a second that one thread touches or reads. A host whose memory is
-# emulated is ten times slower, hence the wide limit of a trial.
-_TOUCH_BYTES_S, _READ_BYTES_S, _READERS = 5e8, 5e8, 8
+# A kernel keeps up to 1 % of a node free, of which some is taken before anything spills: a smaller
+# share than this could not be told from it.
+_LEAST_SHARE = 0.02
+
+# For estimates only. One thread of another host touches so much in a second; the readers of a fill
+# bring several times what one thread touches, and the kernel drops it again faster still.
+_TOUCH_BYTES_S, _FILLING, _DROPPING = 1e9, 4, 16
+_TOUCHED, _TOUCH_S = 32 << 20, 0.2
 
 
 class Allocation(Driver):
@@ -99,6 +108,9 @@ class Allocation(Driver):
         filled = home if home is not None and home in host.memory_nodes else host.memory_nodes[0]
         of_node = host.node[filled].memory_bytes
         size = _size("size", options.get("size", "40%"), of_node)
+        if options.get("at_most") is not None and size < (of_node or 0):
+            most = check.size("at_most", options["at_most"])
+            size = min(size, max(most, int(_LEAST_SHARE * (of_node or 0))))
         size = size // _HUGE * _HUGE if size >= 32 * _HUGE else size // 65536 * 65536
         threads = check.threads(options.get("threads", 1), cpus, host, one_a_cpu=True)
         if size < 65536 * threads:
@@ -122,7 +134,7 @@ class Allocation(Driver):
         # Nothing must be free where running out is what is asked for; a fork copies a part.
         need = {"oversubscribe": 0, "fork": size + size // 4}.get(scenario, size)
         full = out["fill"] == "node" and not out.get("drop")
-        return Prepared(out, need, full_node=full)
+        return Prepared(out, need, full_node=full, timing=_timing(out, host, filled))
 
     def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         words = [
@@ -138,14 +150,6 @@ class Allocation(Driver):
         if options.get("drop"):
             words.append("--drop")
         return words
-
-    def timing(self, options: Options) -> Timing:
-        """Return the planned seconds; filling the node is set-up."""
-        fill = 4 * options["size"] if options["fill"] == "node" else options["fill"]
-        measure = options["size"] / (_TOUCH_BYTES_S * min(options["threads"], _READERS))
-        if options["scenario"] == "balance":
-            measure = options["seconds"]
-        return Timing(round(0.1 + fill / _READ_BYTES_S, 3), 0.0, round(measure, 3))
 
     def parse(self, text: str) -> List[Record]:
         """Return the records of one run's output; see the head of this module.
@@ -249,6 +253,35 @@ def _other(host: Host, home: Optional[int], cpus: str) -> Tuple[int, int]:
         raise NotHere(reason("no-other-node", node=home))
     node = min(others, key=lambda n: (host.distance(home, n) or 255, n))
     return node, host.cpus_of[node][0]
+
+
+def _timing(options: Options, host: Host, node: int) -> Timing:
+    """Return the planned seconds; filling the node is set-up."""
+    speed = _touch_speed() if host.root == "/" else _TOUCH_BYTES_S
+    own = host.node[node]
+    room = (own.free_bytes or own.memory_bytes or 0) + (own.page_cache_bytes or 0)
+    fill = room if options["fill"] == "node" else options["fill"]
+    size, scenario = options["size"], options["scenario"]
+    if scenario == "oversubscribe":  # as far as it comes
+        size = min(size, room)
+    if scenario in ("fork", "file"):  # a part is copied; a file is read, and mapped
+        size *= 1.5
+    threads = min(options["threads"], _FILLING)
+    measure = options["seconds"] if scenario == "balance" else size / (speed * threads)
+    setup = 0.3 + fill / (speed * _FILLING) + (fill + size) / (speed * _DROPPING)
+    return Timing(round(setup, 3), 0.0, round(measure, 3))
+
+
+@functools.cache
+def _touch_speed() -> float:
+    """Return how many bytes a second one thread of this host touches for the first time."""
+    touched, start = 0, time.perf_counter()
+    while touched == 0 or time.perf_counter() < start + _TOUCH_S:
+        with mmap.mmap(-1, _TOUCHED) as pages:
+            for at in range(0, _TOUCHED, mmap.PAGESIZE):
+                pages[at] = 1
+        touched += _TOUCHED
+    return touched / (time.perf_counter() - start)
 
 
 def _directory(path: Any, root: str) -> str:

@@ -2,10 +2,10 @@
 
 In this order, and only as far as needed: values of sweeps, the last of the list first; cells that
 differ from another one in nothing but the nodes (same binding, same distance: a class); blocks
-beyond FEWEST_BLOCKS; cases beyond the first, those with the longest trials first; bindings, the
-last of the list first, while two are left to compare. A seventh block adds only precision, a case
-answers a question of its own: hence blocks go before cases. What does not fit even then is left
-out as a whole: half an answer would pass for one.
+beyond FEWEST_BLOCKS; cases beyond the first, those with the longest trials first; other cells, the
+last of the list first, while two are left to compare, and never what runs without a binding. A
+seventh block adds only precision, a case answers a question of its own: hence blocks go before
+cases. What does not fit even then is left out as a whole: half an answer would pass for one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Callable, Dict, Hashable, Iterator, List, NamedTuple, Optiona
 
 from .. import cpulist
 from ..contract import BASELINE, CONTROL, Cell, Reason, reason
-from .order import MOST_TRIALS
 
 FEWEST_BLOCKS = 6  # the signed-rank test of 5 pairs cannot reach p < 0.05
 
@@ -31,17 +30,13 @@ class Fitted(NamedTuple):
 
 
 def fit(cells: Sequence[Cell], blocks: int, budget_s: Optional[float], price: Price) -> Fitted:
-    """Return as much of a plan as fits into a budget, and into the most trials of one run.
-
-    Without a budget nothing is left out.
-    """
+    """Return as much of a plan as fits into a budget; without one nothing is left out."""
     steps = list(_steps(list(cells), blocks))
     least_s = price(steps[-1].cells, steps[-1].blocks)
     if budget_s is None:
         return Fitted(list(cells), blocks, [], least_s)
     for step in steps:
-        few = len(step.cells) * step.blocks <= MOST_TRIALS
-        if few and price(step.cells, step.blocks) <= budget_s:
+        if price(step.cells, step.blocks) <= budget_s:
             return _said(cells, step, budget_s, least_s)
     why = reason("budget-too-small", budget_s=budget_s, least_s=round(least_s, 1))
     return Fitted([], blocks, [(cell, why) for cell in cells], least_s)
@@ -72,9 +67,11 @@ def _steps(cells: List[Cell], blocks: int) -> Iterator[_Step]:
     for group in sorted(cases, key=lambda g: -max(c.timing.total_s for c in g)):
         cells = _without(cells, group, "budget-case", gone)
         yield _Step(cells, blocks, dict(gone))
-    for group in _variants(cells, lambda cell: cell.binding)[:-2]:
-        if not any(cell.role == CONTROL or _compared(cell, cells, group) for cell in group):
-            cells = _without(cells, group, "budget-binding", gone)
+    for cell in reversed(cells):
+        compared = [one for one in cells if one.role != CONTROL]
+        stays = cell.role == CONTROL or (cell.cpus is None and cell.memory.policy == "default")
+        if len(compared) > 2 and not stays and not _compared(cell, cells):
+            cells = _without(cells, [cell], "budget-cell", gone)
             yield _Step(cells, blocks, dict(gone))
 
 
@@ -114,9 +111,9 @@ def _class(cell: Cell) -> Hashable:
     return (cell.binding, cell.distance, cell.rank, cell.layout, size, memory, cell.variant, alone)
 
 
-def _compared(cell: Cell, cells: Sequence[Cell], group: Sequence[Cell]) -> bool:
-    """Whether a cell that is no part of the group is compared with this one."""
-    return any(other.baseline == cell.id for other in cells if other not in group)
+def _compared(cell: Cell, cells: Sequence[Cell]) -> bool:
+    """Whether another cell is compared with this one."""
+    return any(other.baseline == cell.id for other in cells)
 
 
 def _without(

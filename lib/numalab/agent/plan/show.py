@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Dict, List, Set
+from typing import Dict, List, Sequence, Set
 
 from ..contract import CONTROL, Bound, Cell, Plan, reason
 from ..trial import proof
@@ -158,7 +158,14 @@ def skipped_lines(plan: Plan) -> List[str]:
     reasons: Dict[str, List[str]] = {}
     for skip in plan.skipped:
         reasons.setdefault(str(skip.reason), []).append(skip.cell)
-    return [f"{', '.join(cells)}: {why}" for why, cells in reasons.items()]
+    return [f"{_first(cells)}: {why}" for why, cells in reasons.items()]
+
+
+def _first(cells: Sequence[str], most: int = 8) -> str:
+    """Return the names of cells; of many only some, and how many more there are."""
+    if len(cells) <= most + 1:
+        return ", ".join(cells)
+    return f"{', '.join(cells[:most])} and {len(cells) - most} more"
 
 
 def summary(plan: Plan) -> str:
