@@ -1,7 +1,9 @@
 """The probe: its program, its conversation, its driver, and the driver of any command."""
 
+import itertools
 import json
 import os
+import platform
 import random
 import re
 import select
@@ -22,8 +24,9 @@ import sysfs_tree
 import topologies
 from cells import cell
 from numalab.agent import cpulist, kernel
-from numalab.agent.contract import ToolRecord
-from numalab.agent.drivers import driver, probe_build, probe_output
+from numalab.agent.contract import Cache, ToolRecord
+from numalab.agent.drivers import core_choice, driver, probe_build, probe_output
+from numalab.agent.drivers.options import caches as caches_of
 from numalab.agent.drivers.options import last_level_caches
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import topology
@@ -157,6 +160,83 @@ def test_the_generic_fallback_is_right_too(tmp_path):
     assert run(str(target), "--self-test").stdout == "self-test: ok\n"
     done = run(str(target), "bandwidth", *MODES["bandwidth"], "--no-wait")
     assert PROBE.parse(done.stdout)[0]["stores"] == "ordinary"
+
+
+COMPILERS = {
+    "native": (None, ["-march=native"], "objdump", "movnt"),
+    "x86-64": (None, [], "objdump", "movnt"),
+    "aarch64": ("aarch64-linux-gnu-gcc", [], "aarch64-linux-gnu-objdump", "stnp"),
+}
+
+
+@pytest.mark.parametrize("kind", COMPILERS)
+@pytest.mark.parametrize("level", ["-O2", "-O3"])
+def test_the_stores_of_each_stream_kernel_are_what_its_name_says(kind, level, tmp_path):
+    compiler, flags, objdump, instruction = COMPILERS[kind]
+    if compiler is None and platform.machine() != "x86_64":
+        pytest.skip("this is no x86-64 machine")
+    for tool in (compiler or "sh", objdump):
+        if not shutil.which(tool):
+            pytest.skip(f"there is no {tool}")
+    command = [compiler] if compiler else probe_build._compiler()[0]
+    words = ["-std=gnu11", level, *flags, "-c", str(SOURCE / "stream.c")]
+    subprocess.run([*command, *words, "-o", tmp_path / "stream.o"], check=True)
+    text = subprocess.run(
+        [objdump, "-dr", "--no-show-raw-insn", tmp_path / "stream.o"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    functions = dict(re.findall(r"^[0-9a-f]+ <(\w+)>:\n(.*?)(?=\n\n|\Z)", text, re.DOTALL | re.M))
+    for name in ("copy", "scale", "add", "triad"):
+        assert not re.search(r"mem(cpy|move)|\bcall|\bbl\b", functions[name]), name
+        assert instruction not in functions[name]
+        assert instruction in functions[f"{name}_nt"]
+        assert not re.search(r"mem(cpy|move)", functions[f"{name}_nt"])
+
+
+def test_many_repeats_of_stream_are_validated_too(program):
+    words = ["--bytes", "64KiB", "--threads", "1", "--repeats", "400", "--no-wait"]
+    done = run(program, "stream", *words)  # the values are infinite after 260 rounds
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(PROBE.parse(done.stdout)[-1]["times_s"]) == 400
+
+
+@pytest.mark.parametrize("pages", ["thp", "auto"])
+def test_a_buffer_begins_where_a_huge_page_can(program, pages):
+    size = kernel.read_int("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+    if not size or not Path("/proc/self/maps").exists():
+        pytest.skip("this kernel has no transparent huge pages")
+    with Talk(program, "latency", "--bytes", "8MiB", "--pages", pages) as talk:
+        talk.hear()
+        starts = [
+            int(begin, 16)
+            for begin, end in re.findall(
+                r"^([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0",
+                Path(f"/proc/{talk.process.pid}/maps").read_text(), re.MULTILINE,
+            )
+            if int(end, 16) - int(begin, 16) == 8 << 20
+        ]  # fmt: skip
+    assert any(start % size == 0 for start in starts)
+
+
+@TWO
+def test_nobody_loads_the_core_that_measures(program):
+    cpus = sorted(os.sched_getaffinity(0))
+    siblings = kernel.cpu_list(
+        kernel.read_text(f"/sys/devices/system/cpu/cpu{cpus[0]}/topology/thread_siblings_list")
+    )
+    others = [cpu for cpu in cpus[1:] if cpu not in (siblings or ())]
+    done = run(
+        program, "loaded", "--bytes", "8MiB", "--seconds", "0.1", "--mixes", "reads,3:1",
+        "--delays", "0", "--no-wait",
+    )  # fmt: skip
+    if not others:
+        assert done.returncode == 2 and "2 cores" in done.stderr
+        return
+    records = PROBE.parse(done.stdout)
+    assert records[0]["injectors"] == len(others)
+    assert [r["mix"] for r in records if r["kind"] == "loaded"] == ["reads", "3:1"]
+    points = {row.point for row in PROBE.metrics(records) if row.metric == "loaded_latency"}
+    assert points == {"reads delay=0", "3:1 delay=0"}
 
 
 @pytest.mark.parametrize(
@@ -397,7 +477,7 @@ def test_it_is_built_from_within_a_zip_file(tmp_path):
 
 
 def test_a_named_probe_is_used_and_checked(program, monkeypatch, tmp_path):
-    assert PROBE.find({"path": program}) == ToolRecord("probe", "1.1", program)
+    assert PROBE.find({"path": program}) == ToolRecord("probe", "1.2", program)
     monkeypatch.setenv("NUMALAB_PROBE", program)
     assert PROBE.find({}).path == program
     with pytest.raises(Fault, match="is not numalab's probe"):
@@ -420,16 +500,18 @@ def _node(host, number):
 
 def test_sizes_follow_the_caches_and_the_memory(amd):
     cpus, node = _node(amd, 0)
-    caches = last_level_caches(amd, cpus)
+    caches = caches_of(amd, cpus).outer
+    assert caches == last_level_caches(amd, cpus) + 16 * (512 << 10)  # the L2 of 16 cores
     ready = PROBE.prepare({"mode": "stream", "array": "4x-llc"}, amd, cpus, node)
     assert ready.options["array"] == 4 * caches
     assert ready.need_bytes == 12 * caches
     assert ready.notes == ()
     half = PROBE.prepare({"mode": "latency", "bytes": "1.5x-llc"}, amd, cpus, node)
-    assert half.options["bytes"] == 1.5 * last_level_caches(amd, cpus.partition("-")[0])
+    one = caches_of(amd, cpus.partition("-")[0]).outer
+    assert 0 <= half.options["bytes"] - 1.5 * one < 2 << 20  # whole huge pages
     everywhere = amd.allowed.cpus
     whole = PROBE.prepare({"mode": "stream"}, amd, everywhere, amd.allowed.nodes)
-    assert whole.options["array"] >= 4 * last_level_caches(amd, everywhere)
+    assert whole.options["array"] >= 4 * caches_of(amd, everywhere).outer
 
     nodes = tuple(replace(one, free_bytes=caches, page_cache_bytes=0) for one in amd.nodes)
     small = replace(amd, nodes=nodes)
@@ -444,6 +526,132 @@ def test_sizes_follow_the_caches_and_the_memory(amd):
     assert note.code == "llc-unknown" and "caches are unknown" in str(note)
 
 
+@pytest.fixture(scope="module")
+def arm():
+    """As Ampere Altra or Graviton: cores with an L2 of 1 MiB each, and nothing behind them."""
+    return topology.read(sysfs_tree.shared(sysfs_tree.ARM_16N))
+
+
+@pytest.mark.parametrize("mode", ["latency", "loaded", "bandwidth", "stream"])
+def test_a_cache_that_the_kernel_does_not_list_is_thought_of(arm, mode):
+    cpus, node = _node(arm, 0)
+    name = "array" if mode == "stream" else "bytes"
+    one = PROBE.prepare({"mode": mode}, arm, cpus, node)
+    assert one.options[name] == 256 << 20  # 4 x 8 MiB would lie in a system-level cache
+    (note,) = one.notes
+    assert note.code == "llc-hidden" and "256" in str(note)
+    small = PROBE.prepare({"mode": mode, name: "64MiB"}, arm, cpus, node)
+    assert [one.code for one in small.notes] == ["below-hidden-cache"]
+    if mode != "latency":  # that has one CPU
+        whole = PROBE.prepare({"mode": mode}, arm, arm.allowed.cpus, arm.allowed.nodes)
+        assert whole.options[name] == 4 * 128 << 20
+
+
+def test_an_l3_of_one_core_is_a_last_level(amd):
+    own = [Cache(level, "Unified", 1 << 20, amd.cpu[0].siblings) for level in (1, 2, 3)]
+    assert not caches_of(replace(amd, caches=tuple(own)), "0").hidden
+    assert caches_of(replace(amd, caches=tuple(own[:2])), "0").hidden
+    alone = topologies.topology(nodes=1, cores=1)
+    assert not caches_of(replace(alone, caches=tuple(own[:2])), "0").hidden  # none to share with
+
+
+def test_buffers_are_whole_huge_pages(tmp_path):
+    root = sysfs_tree.write(tmp_path, sysfs_tree.ARM_16N)
+    huge = root / "sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
+    huge.write_text(f"{512 << 20}\n")  # base pages of 64 KiB
+    host = topology.read(str(root))
+    ready = PROBE.prepare({"mode": "latency"}, host, *_node(host, 0))
+    assert (ready.options["bytes"], ready.options["huge_page_bytes"]) == (512 << 20, 512 << 20)
+    base = PROBE.prepare({"mode": "latency", "pages": "base"}, host, *_node(host, 0))
+    assert (base.options["bytes"], base.options["huge_page_bytes"]) == (256 << 20, 0)
+
+
+def _told(**changes):
+    """Records of a chase over a buffer of 256 MiB."""
+    setup = {"kind": "setup", "mode": "latency", "pages": "auto", "bytes": 256 << 20,
+             "transparent_huge_bytes": 256 << 20, **changes}  # fmt: skip
+    placed = {"kind": "placement", "when": "ready", "node": 0, "bytes": 256 << 20}
+    return [setup, placed]
+
+
+def test_a_chase_that_got_half_of_its_huge_pages_is_unverified():
+    asked = {"huge_page_bytes": 2 << 20}
+    assert PROBE.unverified(_told(), asked) is None
+    half = _told(transparent_huge_bytes=128 << 20)
+    why = PROBE.unverified(half, asked)
+    assert why.code == "huge-pages-not-got" and "50 %" in str(why)
+    assert PROBE.unverified(half, {"huge_page_bytes": 0}) is None  # the host gives none to anybody
+    assert PROBE.unverified(_told(transparent_huge_bytes=None), asked) is None
+    assert PROBE.unverified(half, {"huge_page_bytes": 512 << 20}) is None  # it could hold none
+
+
+def test_latency_under_load_without_bound_threads_is_unverified():
+    thread = {"kind": "thread", "when": "ready", "pinned": None}
+    assert PROBE.unverified([*_told(mode="loaded"), thread], {}).code == "chaser-not-alone"
+    assert PROBE.unverified([*_told(mode="loaded"), {**thread, "pinned": 3}], {}) is None
+    assert PROBE.unverified([*_told(), thread], {}) is None
+
+
+def test_loaded_latency_needs_two_cores(amd):
+    first = next(cpu.siblings for cpu in amd.cpus if cpu.number == 0)
+    with pytest.raises(Fault, match="needs 2 cores"):
+        PROBE.prepare({"mode": "loaded"}, amd, first, "0")
+    PROBE.prepare({"mode": "loaded"}, amd, f"{first},1", "0")
+
+
+def _levels(host, chosen):
+    """Which relations there are between two of these CPUs."""
+    found = set()
+    for one, other in itertools.combinations([host.cpu[number] for number in chosen], 2):
+        same = [
+            name
+            for name in ("siblings", "l3", "node", "package")
+            if getattr(one, name) is not None and getattr(one, name) == getattr(other, name)
+        ]
+        found.add(same[0] if same else "none")
+    return found
+
+
+@pytest.mark.parametrize("machine", [sysfs_tree.AMD_8N, sysfs_tree.BIG_16N], ids=lambda m: m.name)
+@pytest.mark.parametrize("pairs", [250, 500, 2000])
+def test_a_sample_of_cores_still_sees_every_level(machine, pairs):
+    host = topology.read(sysfs_tree.shared(machine))
+    usable = sorted(host.usable)
+    chosen, (note,) = core_choice.choose(host, usable, pairs)
+    assert len(chosen) * (len(chosen) - 1) / 2 <= pairs
+    assert len(set(chosen)) == len(chosen) and chosen == core_choice.choose(host, usable, pairs)[0]
+    assert _levels(host, chosen) == {"siblings", "l3", "node", "package", "none"}
+    assert set(host.nodes_of(chosen)) == set(host.node)
+    assert note.fields["cores"] + note.fields["siblings"] == len(chosen)
+    whole = len(host.cores_of(usable)) == note.fields["cores"]
+    assert note.code == ("first-threads-only" if whole else "cores-sampled")
+
+
+def test_few_cpus_are_measured_all_and_many_by_their_cores(amd):
+    intel = topology.read(sysfs_tree.shared(sysfs_tree.INTEL_2N))  # 64 CPUs of 32 cores
+    chosen, notes = core_choice.choose(intel, sorted(intel.usable), 2016)
+    assert (sorted(chosen), notes) == (sorted(intel.usable), ())
+    chosen, (note,) = core_choice.choose(amd, sorted(amd.usable), 10**6)  # 128 CPUs of 64 cores
+    assert len(amd.cores_of(chosen)) == 64 and len(chosen) == 68
+    assert str(note).startswith("every two of 64 cores by their first hardware thread, 4 of them")
+    asked = PROBE.prepare({"mode": "core-to-core", "seconds": 10}, amd, amd.allowed.cpus, "0")
+    assert cpulist.parse(asked.options["cpus"]) == chosen
+    assert PROBE.timing(asked.options).measure_s <= 10
+    for seconds in (0.001, 1, 35):
+        asked = PROBE.prepare({"mode": "core-to-core", "seconds": seconds}, amd, "0-127", "0")
+        count = len(cpulist.parse(asked.options["cpus"]))
+        assert count == 2 or PROBE.timing(asked.options).measure_s <= seconds
+
+
+def test_pairs_without_a_figure_leave_the_picture_unverified():
+    pair = {"kind": "core_latency", "median_ns": 40.0}
+    lost = {**pair, "median_ns": None}
+    setup = {"kind": "setup", "mode": "core-to-core", "transparent_huge_bytes": 0}
+    assert PROBE.unverified([setup, *[pair] * 9, lost], {}) is None
+    why = PROBE.unverified([setup, *[pair] * 8, lost, lost], {})
+    assert why.code == "pairs-missing" and str(why).startswith("2 of 10 pairs")
+
+
 def test_only_the_options_of_the_mode_are_kept(amd):
     cpus, node = _node(amd, 1)
     everything = {
@@ -456,10 +664,10 @@ def test_only_the_options_of_the_mode_are_kept(amd):
     }
     shared = {"mode", "threads", "pages"}
     assert kept["stream"] == shared | {"array", "repeat"}
-    assert kept["latency"] == shared | {"bytes", "seconds"}
-    assert kept["loaded"] == shared | {"bytes", "seconds", "delays"}
+    assert kept["latency"] == shared | {"bytes", "seconds", "huge_page_bytes"}
+    assert kept["loaded"] == kept["latency"] | {"delays", "mixes"}
     assert kept["bandwidth"] == shared | {"bytes", "seconds", "mixes"}
-    assert kept["core-to-core"] == {"mode", "seconds", "cpu_count"}
+    assert kept["core-to-core"] == {"mode", "seconds", "cpus"}
 
 
 @pytest.mark.parametrize(
@@ -504,16 +712,20 @@ def test_what_the_driver_asks_for_is_understood_and_read(program, mode):
         records = PROBE.parse(done.stdout)
         rows = PROBE.metrics(records)
         expected = {
-            "stream": ["copy", "scale", "add", "triad"],
-            "latency": ["huge_page_share", "idle_latency"],
-            "loaded": ["huge_page_share"] + ["loaded_latency", "loaded_bandwidth"] * 2,
+            "stream": ["copy", "scale", "add", "triad", *probe_output.NON_TEMPORAL],
+            "latency": ["huge_page_share", "idle_latency", "tlb_local_latency"],
+            "loaded": ["huge_page_share"] + ["loaded_latency", "loaded_bandwidth"] * 4,
             "bandwidth": ["huge_page_share"] + ["bandwidth"] * 2,
             "core-to-core": ["core_latency"],
         }[mode]
-        assert [row.metric for row in rows] == expected
+        assert sorted(row.metric for row in rows) == sorted(expected)
         for row in rows:
             if row.metric == "core_latency" and row.value is None:
-                assert "did not answer" in str(row.reason)  # so busy a machine is no fault of ours
+                # So busy a machine is no fault of ours.
+                assert re.search("did not answer|had other work", str(row.reason))
+            elif row.metric in probe_output.NON_TEMPORAL and row.value is None:
+                assert row.reason.code == "no-non-temporal-stores"
+                assert records[0]["non_temporal"] is None
             else:
                 assert row.reason is None
                 assert row.value > 0 or row.metric == "huge_page_share"
@@ -523,17 +735,19 @@ def test_what_the_driver_asks_for_is_understood_and_read(program, mode):
 
 def test_stream_counts_as_stream_does():
     ready = {
-        "event": "ready", "schema": 1, "version": "1.0", "mode": "stream", "threads_measuring": 1,
-        "array_bytes": 8000, "repeats": 3, "pages": "auto", "page_bytes": 4096,
+        "event": "ready", "schema": 2, "version": "1.2", "mode": "stream", "threads_measuring": 1,
+        "visit": None, "non_temporal": "movnt", "array_bytes": 8000, "repeats": 3, "pages": "auto", "page_bytes": 4096,
         "transparent_huge_bytes": 0, "buffers": {"0": 24000}, "buffers_reason": None,
         "buffer_pages": 6, "buffer_pages_asked": 6, "threads": [], "setup_s": 0, "warmup_s": 0,
     }  # fmt: skip
     kernels = [
         {"kernel": name, "bytes": 8000 * arrays, "times_s": [1e-9, 4e-6, 2e-6]}
+        for variant in ("", "_nt")
         for name, arrays in (("copy", 2), ("scale", 2), ("add", 3), ("triad", 3))
+        for name in [name + variant]
     ]
     result = {
-        "event": "result", "mode": "stream", "kernels": kernels, "relative_error": 0,
+        "event": "result", "mode": "stream", "visit": None, "kernels": kernels, "relative_error": 0,
         "buffers": {"0": 24000}, "buffers_reason": None, "buffer_pages": 6,
         "buffer_pages_asked": 6, "threads": [], "measure_s": 1,
     }  # fmt: skip
@@ -543,7 +757,8 @@ def test_stream_counts_as_stream_does():
 
     values = {row.metric: row.value for row in PROBE.metrics(PROBE.parse(text()))}
     # The first repeat is not counted: 16000 bytes in 2 microseconds are 8 GB/s.
-    assert values == pytest.approx({"copy": 8.0, "scale": 8.0, "add": 12.0, "triad": 12.0})
+    ordinary = {"copy": 8.0, "scale": 8.0, "add": 12.0, "triad": 12.0}
+    assert values == pytest.approx({**ordinary, **{f"{n}_nt": v for n, v in ordinary.items()}})
     kernels[3]["bytes"] = 16000
     with pytest.raises(ParseError, match="triad: 16000 bytes are not 3 arrays"):
         PROBE.parse(text())
@@ -551,6 +766,14 @@ def test_stream_counts_as_stream_does():
     result["relative_error"] = 0.5
     with pytest.raises(ParseError, match="arrays were wrong"):
         PROBE.parse(text())
+    result["relative_error"] = 0
+    ready["non_temporal"] = None  # a processor without such stores
+    with pytest.raises(ParseError, match="kernels: not copy, scale, add, triad"):
+        PROBE.parse(text())
+    del kernels[4:]
+    absent = [row for row in PROBE.metrics(PROBE.parse(text())) if row.value is None]
+    assert [row.metric for row in absent] == list(probe_output.NON_TEMPORAL)
+    assert {row.reason.code for row in absent} == {"no-non-temporal-stores"}
 
 
 @given(data=st.data())
@@ -579,7 +802,7 @@ def test_cut_output_is_refused(outputs, mode):
             PROBE.parse(text[:cut])
     for old, new in (
         ('"event":"ready"', '"event":"set"'),
-        ('"schema":1', '"schema":2'),
+        ('"schema":2', '"schema":3'),
         (f'"mode":"{mode}"', '"mode":"x"'),
         ('"page_bytes"', '"pages_bytes"'),
     ):
@@ -592,6 +815,10 @@ def test_cut_output_is_refused(outputs, mode):
 def test_a_pair_that_did_not_answer_is_null_with_its_reason(outputs):
     if "core-to-core" not in outputs:
         pytest.skip("this needs 2 CPUs")
+    for pair in PROBE.parse(outputs["core-to-core"]):
+        if pair["kind"] == "core_latency":
+            least = 0 if pair["reason"] else 9 * 1000  # round trips, or it is no figure
+            assert pair["round_trips"] >= least and len(pair["samples_ns"]) in (0, 9)
     silent = re.sub(r'"samples_ns":\[[^]]*\],"reason":(null|"[^"]*")',
                     '"samples_ns":[],"reason":"no answer"', outputs["core-to-core"])  # fmt: skip
     (row,) = PROBE.metrics(PROBE.parse(silent))

@@ -194,6 +194,8 @@ class Wanted:
             )
         if self.program:
             options["argv"] = self.program
+        if "argv" in options:  # the file's seconds are of its own program
+            options.setdefault("seconds", 0)
         return session.asked(
             name,
             self.profile,
@@ -284,6 +286,9 @@ def run(
         bool,
         typer.Option("--allow-host-changes", help="May set what the experiment asks; put back."),
     ] = False,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="Although others are at work here; the run says so.")
+    ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Complete an unfinished run directory.")
     ] = None,
@@ -328,6 +333,7 @@ def run(
 
     settings = session.Settings(
         allow_host_changes=allow_host_changes,
+        busy=busy,
         notebook=notebook,
         as_json=as_json,
         begun_elsewhere=begun_elsewhere,
@@ -498,6 +504,8 @@ def agent(
     from numalab import agent_archive
 
     _print(agent_archive.build(file))
+    carried = " and ".join(agent_archive.carried(file)) or "none: its hosts need a compiler"
+    typer.echo(f"probes in it: {carried}", err=True)
 
 
 @app.command()

@@ -7,6 +7,7 @@ is read by ``probe_output``.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import re
@@ -31,8 +32,8 @@ from ..contract import (
 )
 from ..errors import Fault
 from ..rows import row
-from . import options as check
 from . import core_choice, probe_build, probe_output
+from . import options as check
 from .options import Options
 
 _PAGES = ("auto", "default", "base", "thp", "hugetlb")
@@ -48,8 +49,9 @@ _PAIRS_MISSING = 0.1  # share without a figure from which the picture of a host 
 _HUGE_WANTED = 0.9  # share of the huge pages asked for with which a chase is one with huge pages
 _MOST_OF_MEMORY = 0.8
 _ON_TOUR = ("latency", "bandwidth")
-_LEAST_VISIT_S = 0.08  # of measuring
-_VISIT_S = 0.15  # for estimates: to move to another cell, warm up, and prove the placement twice
+_LEAST_VISIT_S = 0.06  # of measuring
+# For estimates: to move to another cell and prove its placement twice; to warm up for a point.
+_VISIT_S, _SETTLE_S = 0.05, 0.02
 # Buffers of each mode, in sizes of one; those that are chased have the index that builds the chase.
 _BUFFERS = {"stream": 3, "latency": 1.0625, "loaded": 2.0625, "bandwidth": 1}
 
@@ -58,17 +60,20 @@ _TOUCH_BYTES_S, _MOVE_BYTES_S, _HELP = 1.5e9, 8e9, 8
 
 
 def find(options: Options) -> ToolRecord:
-    """Return the probe's path and version; it is compiled when that has not been done yet.
+    """Return the probe's path and version; it is put there when that has not been done yet.
 
     A probe that is there already is used when the option ``path`` or NUMALAB_PROBE names it.
     Raises Fault when the named one is not a probe, there is no compiler, or compiling fails.
     """
-    path = options.get("path") or os.environ.get("NUMALAB_PROBE")
-    path = str(path or probe_build.build(probe_build.cache_folder()))
+    named = options.get("path") or os.environ.get("NUMALAB_PROBE")
+    path = str(named or probe_build.build(probe_build.cache_folder()))
     said = check.answer(path, "--version").split()
     if said[:2] != ["numalab", "probe"] or len(said) != 3:
         raise Fault(f"{path} is not numalab's probe", "unset NUMALAB_PROBE to build it")
-    return ToolRecord("probe", said[2], os.path.abspath(path))
+    facts = {"sha256": hashlib.sha256(kernel.read_bytes(path)).hexdigest()}
+    carried = probe_build.CARRIED in os.path.basename(path)
+    facts["made"] = "named" if named else probe_build.CARRIED if carried else "compiled here"
+    return ToolRecord("probe", said[2], os.path.abspath(path), facts=facts)
 
 
 class Probe(Driver):
@@ -185,8 +190,8 @@ class Probe(Driver):
         """Return the cells with their part of ``tour_s``, or ``seconds`` where that is less."""
         each = cells[0].options["tour_s"] / len(cells)
         each = max(_LEAST_VISIT_S, min(cells[0].options["seconds"], each))
-        points = len(cells[0].options.get("mixes") or [0])
-        measure = max(each, _LEAST_VISIT_S * points) + _VISIT_S
+        points = len(cells[0].options.get("mixes") or ["anywhere", "within the TLB's reach"])
+        measure = max(each, 0.03 * points) + _SETTLE_S * points + _VISIT_S
         timing = Timing(0.0, 0.0, round(measure, 3), round(measure, 3))
         visits = [
             replace(one, options={**one.options, "seconds": round(each, 3)}, timing=timing)

@@ -1,4 +1,9 @@
-"""Compiling the probe on the host that it measures, with the host's own compiler."""
+"""The probe's program: one that the agent's archive carries, else compiled by the host's compiler.
+
+The archive carries probes without libraries, for any processor of their architecture, when it was
+made where there were compilers for them (``numalab.agent_archive``). One that does not run here is
+passed over.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import List, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from .. import kernel
 from ..errors import Fault
@@ -23,6 +28,8 @@ SOURCES = (
 )  # fmt: skip
 FLAGS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-pthread")
 _NATIVE = ("-march=native", "-mcpu=native", None)  # the first that gives a working program
+_PACKAGE = f"{__package__.rsplit('.', 1)[0]}.probe"
+CARRIED = "carried"  # in the name of a program that an archive carries, and of its copies
 _BUILD_LIMIT_S = 1200  # emulated hosts need a minute; loaded ones many
 
 
@@ -33,11 +40,18 @@ def cache_folder() -> str:
 
 
 def build(folder: str) -> str:
-    """Compile the probe for this host into a folder, once, and return the program's path.
+    """Put the probe for this host into a folder, once, and return the program's path.
 
-    Its place is named by a hash of the sources, the compiler and its flags, and the processor
-    (the program is made for it). Raises Fault: no compiler, the first errors, no place to write.
+    Its place is named by a hash: of the program that the archive carries; else of the sources, the
+    compiler and its flags, and the processor (the program is made for it). Raises Fault: no
+    compiler, the first errors, no place to write.
     """
+    carried = _carried()
+    if carried:
+        digest = hashlib.sha256(carried)
+        program = os.path.join(folder, f"numalab-probe-{CARRIED}-{digest.hexdigest()[:16]}")
+        if _placed(program, lambda work: _unpack(carried, work)):
+            return program
     compiler, version = _compiler()
     sources = {name: _source(name) for name in SOURCES}
     digest = hashlib.sha256()
@@ -46,25 +60,56 @@ def build(folder: str) -> str:
     for name, text in sources.items():
         digest.update(name.encode() + b"\0" + text)
     program = os.path.join(folder, f"numalab-probe-{digest.hexdigest()[:16]}")
+    _placed(program, lambda work: _compile(compiler, work))
+    return program
+
+
+def _placed(program: str, make: Callable[[str], bool]) -> bool:
+    """Let ``make`` put the file ``probe`` into a folder; tell whether ``program`` is it now."""
     if os.access(program, os.X_OK):
-        return program
+        return True
+    folder = os.path.dirname(program)
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".probe-", dir=folder) as work:
-            for name, text in sources.items():
-                (Path(work) / name).write_bytes(text)
-            _compile(compiler, work)
+            if not make(work):
+                return False
             os.replace(os.path.join(work, "probe"), program)
     except OSError as error:
         raise Fault(
             f"the probe cannot be built in {folder}: {error.strerror or error}",
             "set XDG_CACHE_HOME to a folder that can be written and executed from",
         ) from None
-    return program
+    return True
+
+
+def _carried() -> Optional[bytes]:
+    """Return the program that the archive has for this machine, None without one."""
+    try:
+        return pkgutil.get_data(_PACKAGE, f"{CARRIED}-{platform.machine()}")
+    except OSError:
+        return None
+
+
+def _unpack(carried: bytes, work: str) -> bool:
+    """Write a program that the archive carries; tell whether it runs here."""
+    path = Path(work) / "probe"
+    path.write_bytes(carried)
+    path.chmod(0o755)
+    try:
+        return not _what_fails(["./probe", "--self-test"], work)
+    except OSError:  # not a program of this machine's
+        return False
+
+
+def write_sources(folder: str) -> None:
+    """Write the probe's source files into a folder."""
+    for name in SOURCES:
+        (Path(folder) / name).write_bytes(_source(name))
 
 
 def _source(name: str) -> bytes:
-    data = pkgutil.get_data(f"{__package__.rsplit('.', 1)[0]}.probe", name)
+    data = pkgutil.get_data(_PACKAGE, name)
     if data is None:
         raise Fault(f"the source {name} of the probe is missing", "install numalab anew")
     return data
@@ -98,7 +143,8 @@ def _processor() -> str:
     return "\n".join([platform.machine(), *re.findall(wanted, first, re.MULTILINE)])
 
 
-def _compile(compiler: List[str], work: str) -> None:
+def _compile(compiler: List[str], work: str) -> bool:
+    write_sources(work)
     files = [name for name in SOURCES if name.endswith(".c")]
     wrong = ""
     for native in _NATIVE:
@@ -107,7 +153,7 @@ def _compile(compiler: List[str], work: str) -> None:
             ["./probe", "--self-test"], work
         )
         if not now_wrong:
-            return
+            return True
         wrong = now_wrong
     raise Fault(
         f"the probe cannot be built by {' '.join(compiler)}: {wrong}",
