@@ -1,5 +1,6 @@
 """What a run's tables say: nothing of counters that lie, nothing of intervals from two points."""
 
+import dataclasses
 import gzip
 import json
 
@@ -7,6 +8,7 @@ import polars as pl
 import pytest
 
 import frames
+from numalab.agent import contract
 from numalab.agent.contract import (
     COUNTED,
     MEASURED,
@@ -28,12 +30,12 @@ def _run(tmp_path, rows, cells, emulated=False):
     )  # fmt: skip
 
 
-def _counted(local, remote):
-    """Rows of the two DRAM events under the cells local:0 and remote:0-1, three blocks each."""
-    cells = frames.two_nodes()
+def _counted(counts, cells=None, events=("local_dram", "remote_dram")):
+    """Rows of two DRAM events under some cells, ``{cell: (local, remote)}``, three blocks each."""
+    cells = cells or frames.two_nodes()
     parts = []
-    for cell, counts in (("local:0", local), ("remote:0-1", remote)):
-        for metric, value in zip(("local_dram", "remote_dram"), counts, strict=True):
+    for cell, of_cell in counts.items():
+        for metric, value in zip(events, of_cell, strict=True):
             rows = frames.measurements(cells, metric=metric, blocks=3).filter(
                 pl.col("cell") == cell
             )
@@ -48,20 +50,49 @@ def _counted(local, remote):
 @pytest.mark.parametrize(
     ("local", "remote", "words"),
     [
-        ((1e6, 1e3), (1e3, 1e6), "are calibrated: 0.1% of known-local and 99.9% of known-remote"),
-        ((1e6, 5e5), (1e3, 1e6), "unusable on this host: 33% of known-local"),
-        ((1e6, 1e3), (1e6, 1e6), "unusable on this host: only 50% of known-remote"),
-        ((None, None), (None, None), "unusable on this host: no counts under known-local"),
+        ((1e6, 1e3), (1e3, 1e6), "memory of another node): 0.1% of known-local and 99.9% of known"),
+        ((1e6, 5e5), (1e3, 1e6), "memory of another node): 33% of known-local"),
+        ((1e6, 1e3), (1e6, 1e6), "memory of another node): only 50% of known-remote"),
+        ((None, None), (None, None), "memory of another node): no counts under known-local"),
     ],
 )
 def test_remote_memory_events_are_believed_only_after_calibration(tmp_path, local, remote, words):
-    cells, rows = _counted(local, remote)
+    cells, rows = _counted({"local:0": local, "remote:0-1": remote})
     (line,) = results.calibration(_run(tmp_path, rows, cells))
     assert words in line
+    assert ("are calibrated" in line) == (remote == (1e3, 1e6) and local == (1e6, 1e3))
+
+
+def test_nodes_of_one_socket_are_calibrated_apart_from_those_of_another(tmp_path):
+    """Events that tell sockets apart but not the nodes in one: not "unusable", and not believed."""
+    cells = frames.two_nodes()
+    (pair,) = [cell for cell in cells if cell.id == "remote:0-1"]
+    third = frames.Cell("remote:0-2", 50.0, "local:0", cpus="0-3", cpu_nodes="0",
+                        memory={"policy": "bind", "nodes": "2"})  # fmt: skip
+    cells.insert(cells.index(pair) + 1, third)
+    counts = {"local:0": (1e6, 0), "remote:0-1": (1e6, 0), "remote:0-2": (0, 1e6)}
+    cells, rows = _counted(counts, cells, ("local_reads", "remote_reads"))
+    cpus = [contract.Cpu(n, True, n // 4, n // 8, 0, None, n, str(n), 0, True, None)
+            for n in range(12)]  # fmt: skip
+    empty = frames.host_record().topology
+    host = frames.host_record(dataclasses.replace(empty, cpus=tuple(cpus)))
+    run = frames.run(frames.plan(cells, measure={}), rows, tmp_path, host=host)
+    near, far = results.calibration(run)
+    assert "of the same socket" in near and "unusable" in near and "only 0%" in near
+    assert "of another socket" in far and "are calibrated" in far and "local_reads" in far
+
+
+def test_traffic_between_nodes_is_a_table_where_it_was_counted(tmp_path):
+    cells = frames.two_nodes()
+    rows = frames.measurements(cells, metric="traffic_from_node", blocks=3)
+    assert results.node_traffic(_run(tmp_path, rows, cells)) == ""  # a tool's rows are its own
+    rows = rows.with_columns(source=pl.lit("traffic"), point=pl.lit("node 1"), unit=pl.lit("GB/s"))
+    table = results.node_traffic(_run(tmp_path, rows, cells))
+    assert "traffic_from_node node 1" in table.replace("\\", "") and "GB/s" in table
 
 
 def test_a_host_without_remote_memory_is_not_asked(tmp_path):
-    cells, rows = _counted((1e6, 1e3), (1e3, 1e6))
+    cells, rows = _counted({"local:0": (1e6, 1e3), "remote:0-1": (1e3, 1e6)})
     only_local = [cell for cell in cells if cell.id.startswith("local")]
     assert results.calibration(_run(tmp_path, rows, only_local)) == []
 

@@ -16,6 +16,7 @@ from ..agent.contract import (
     CONTROL,
     ERROR,
     VERIFIED,
+    Cell,
     Graded,
     Node,
     Proof,
@@ -244,32 +245,13 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
 def counters(run: Run) -> str:
     """Return the counters' medians per binding as Markdown; what is missing is named once."""
     rows = run.measurements.filter(
-        pl.col("source").is_in(["perf", "numastat", "vmstat", "resctrl"])
+        pl.col("source").is_in(["perf", "traffic", "numastat", "vmstat", "resctrl"])
         & (pl.col("grade") != ERROR)
     )
     if rows.is_empty():
         return "No counters were collected in this run."
-    named = rows.with_columns(
-        name=pl.concat_str(
-            pl.col("metric"),
-            pl.when(pl.col("point") != "").then(" " + pl.col("point")).otherwise(pl.lit("")),
-        )
-    )
-    medians = named.group_by("source", "name", "unit", "cell", maintain_order=True).agg(
-        pl.col("value").median(),
-        pl.col("reason").drop_nulls().first(),
-        pl.col("reason_fields").drop_nulls().first(),
-    )
-    measured = medians.filter(pl.col("value").is_not_null())
-    moving = measured.group_by("name").agg(pl.col("value").abs().max().alias("most"))
-    shown = measured.join(moving.filter(pl.col("most") > 0), on="name", how="semi")
-    parts = []
-    if not shown.is_empty():
-        order = [cell for cell in run.cells if cell in set(shown["cell"])]
-        wide = shown.pivot(on="cell", index=["source", "name", "unit"], values="value")
-        columns = {"source": "source", "counter": "name", "unit": "unit"}
-        columns |= {run.cells[cell].label: cell for cell in order}
-        parts.append(tables.markdown(wide, columns))
+    medians = _medians(rows)
+    parts = [table for table in [_median_table(run, medians)] if table]
     # A quotient of counters that are missing has no reason of its own to tell.
     absent = medians.filter(
         pl.col("value").is_null() & (pl.col("reason") != evidence.COUNTER_MISSING)
@@ -279,6 +261,40 @@ def counters(run: Run) -> str:
         parts.append(f"- not counted here: {names}: {_escaped(why)}\n")
     parts += calibration(run)
     return "\n".join(parts) or "Every counter stood still."
+
+
+_BETWEEN_NODES = (pl.col("source") == "traffic") | (
+    pl.col("source").is_in(["perf", "resctrl"]) & (pl.col("unit") == "GB/s")
+)
+
+
+def _medians(rows: pl.DataFrame) -> pl.DataFrame:
+    """The median of each counter (with its point) in each cell, and the first reason."""
+    named = rows.with_columns(
+        name=pl.concat_str(
+            pl.col("metric"),
+            pl.when(pl.col("point") != "").then(" " + pl.col("point")).otherwise(pl.lit("")),
+        )
+    )
+    return named.group_by("source", "name", "unit", "cell", maintain_order=True).agg(
+        pl.col("value").median(),
+        pl.col("reason").drop_nulls().first(),
+        pl.col("reason_fields").drop_nulls().first(),
+    )
+
+
+def _median_table(run: Run, medians: pl.DataFrame) -> str:
+    """A row per counter that did not stand still everywhere, a column per cell; "" without any."""
+    measured = medians.filter(pl.col("value").is_not_null())
+    moving = measured.group_by("name").agg(pl.col("value").abs().max().alias("most"))
+    shown = measured.join(moving.filter(pl.col("most") > 0), on="name", how="semi")
+    if shown.is_empty():
+        return ""
+    order = [cell for cell in run.cells if cell in set(shown["cell"])]
+    wide = shown.pivot(on="cell", index=["source", "name", "unit"], values="value")
+    columns = {"source": "source", "counter": "name", "unit": "unit"}
+    columns |= {run.cells[cell].label: cell for cell in order}
+    return tables.markdown(wide, columns)
 
 
 _MEMORY_COUNTERS = (
@@ -386,33 +402,75 @@ def _cell_table(run: Run, long: pl.DataFrame, metrics: Sequence[str]) -> str:
     return tables.markdown(wide, {"case": "cell", **heads}, marked=heads)
 
 
+_REMOTE_EVENTS = (("local_dram", "remote_dram"), ("local_reads", "remote_reads"))
+
+
 def calibration(run: Run) -> list[str]:
     """Return whether the remote-memory events can be believed, as Markdown; [] if not in question.
 
     Cells whose memory was proven local and remote are traffic of known kind: the events must
-    count next to nothing of the first and next to all of the second as remote.
+    count next to nothing of the first and next to all of the second as remote. Nodes of the same
+    socket are asked apart from those of another: many events tell only the latter.
     """
-    counts = run.measurements.filter(
-        pl.col("metric").is_in(["local_dram", "remote_dram"])
-        & (pl.col("source") == "perf")
-        & (pl.col("grade") == VERIFIED)
-    )
-    known = {}
-    for binding in ("local", "remote"):
-        rows = counts.filter(pl.col("binding") == binding)
-        if not any(cell.binding == binding for cell in run.cells.values()) or rows.is_empty():
-            return []
-        sums = rows.group_by("metric").agg(
-            pl.when(pl.col("value").is_not_null().any()).then(pl.col("value").sum()).first()
+    kinds: dict[str, list[str]] = {}
+    for cell in run.cells.values():
+        if cell.binding in ("local", "remote"):
+            kinds.setdefault(_kind_of_traffic(run, cell), []).append(cell.id)
+    if "local" not in kinds:
+        return []
+    said = []
+    for events in _REMOTE_EVENTS:
+        counts = run.measurements.filter(
+            pl.col("metric").is_in(events)
+            & (pl.col("source") == "perf")
+            & (pl.col("grade") == VERIFIED)
         )
-        known[binding] = dict(sums.iter_rows())
-    found = perf.calibrate(known["local"], known["remote"])
-    if found["usable"]:
-        return [
-            f"- the remote-memory events are calibrated: {found['under_local']:.1%} of known-local "
-            f"and {found['under_remote']:.1%} of known-remote traffic counted as remote\n"
-        ]
-    return [f"- the remote-memory events are unusable on this host: {found['reason']}\n"]
+        known = {kind: _summed(counts, cells) for kind, cells in kinds.items()}
+        for kind in [kind for kind in known if kind != "local" and known[kind] and known["local"]]:
+            found = perf.calibrate(known["local"], known[kind], events)
+            names = f"{' and '.join(events)}, memory {kind}"
+            if found["usable"]:
+                said.append(
+                    f"- the remote-memory events are calibrated ({names}): "
+                    f"{found['under_local']:.1%} of known-local and {found['under_remote']:.1%} "
+                    "of known-remote traffic counted as remote\n"
+                )
+            else:
+                said.append(
+                    f"- the remote-memory events are unusable on this host ({names}): "
+                    f"{found['reason']}\n"
+                )
+    return said
+
+
+def _kind_of_traffic(run: Run, cell: Cell) -> str:
+    """Return local, or where from the cell's CPUs its memory is: by the sockets of the nodes."""
+    if cell.binding == "local":
+        return "local"
+    packages = [
+        {one.package for one in run.host.topology.cpus if str(one.node) == node}
+        for node in (cell.cpu_nodes, cell.memory.nodes)
+    ]
+    if any(len(found) != 1 or None in found for found in packages):
+        return "of another node"
+    return "of the same socket" if packages[0] == packages[1] else "of another socket"
+
+
+def _summed(counts: pl.DataFrame, cells: Sequence[str]) -> dict[str, float | None]:
+    sums = counts.filter(pl.col("cell").is_in(cells)).group_by("metric")
+    value = pl.col("value")
+    return dict(sums.agg(pl.when(value.is_not_null().any()).then(value.sum()).first()).iter_rows())
+
+
+def node_traffic(run: Run) -> str:
+    """Return what went between nodes in each cell, as Markdown: medians over the blocks.
+
+    "" where nothing was counted. Rates of the whole host, but those of perf are of the measured
+    processes alone.
+    """
+    return _median_table(
+        run, _medians(run.measurements.filter(_BETWEEN_NODES & (pl.col("grade") != ERROR)))
+    )
 
 
 def placement(run: Run) -> str:

@@ -121,6 +121,11 @@ class Section:
         """As of `View`."""
         return self._text(lambda view: view.placement())
 
+    def traffic(self) -> Text:
+        """As of `View`; hosts that count none are left out."""
+        made = [(view.run, text) for view in self.views if (text := view.traffic())]
+        return Text("\n\n".join(self._words(made)))
+
     def groups(self) -> Text:
         """As of `View`."""
         return self._text(lambda view: view.groups(), "core_latency")

@@ -130,6 +130,7 @@ class View:
         ]
         shared = plans.common_settings(plan).items()
         notes = [f"every trial ran with {name} = {value}" for name, value in shared]
+        notes += [str(cell.stands_for) for cell in plan.cells if cell.stands_for and not cell.sweep]
         notes += dict.fromkeys(str(note) for cell in plan.cells for note in cell.notes)
         text = tables.of_rows(rows, marked=("command prefix",))
         return Text(text + "".join(f"\n- {escape.markdown(note)}" for note in notes))
@@ -393,6 +394,12 @@ class View:
         """Return what the kernel's and the processor's counters say, per binding."""
         return self._table(results.counters(self.run))
 
+    def traffic(self) -> Text:
+        """Return what went between nodes, per binding; nothing where the host counts none."""
+        table = results.node_traffic(self.run)
+        said = "Traffic between nodes (medians over the blocks):"
+        return self._table(f"{said}\n\n{table}" if table else "")
+
     def placement(self) -> Text:
         """Return where memory and threads really were, per binding: the proof behind the label."""
         return self._table(results.placement(self.run))
@@ -478,6 +485,7 @@ def machine(run: runs.Run) -> str:
 
 def node_rows(run: runs.Run) -> list[dict[str, Any]]:
     """Return the nodes of a run's host as rows of a table."""
+    tiers = len({node.tier for node in run.host.topology.nodes}) > 1
     return [
         {
             "node": node.number,
@@ -486,6 +494,7 @@ def node_rows(run: runs.Run) -> list[dict[str, Any]]:
             "free (GiB)": gib(node.free_bytes),
             "page cache (GiB)": gib(node.page_cache_bytes),
             "distances": " ".join(map(str, node.distances.values())) or "not given",
+            **({"memory tier": node.tier} if tiers else {}),
         }
         for node in run.host.topology.nodes
     ]
