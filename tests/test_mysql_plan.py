@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import topologies
+from numalab import experiments
 from numalab.agent import cpulist
 from numalab.agent.contract import (
     SCHEMA,
@@ -15,11 +17,12 @@ from numalab.agent.contract import (
     ToolRecord,
     from_json,
     reason,
+    to_json,
 )
 from numalab.agent.errors import Fault
 from numalab.agent.plan import make as plan
 from numalab.agent.plan import resolve, show
-from numalab.agent.served import dataset
+from numalab.agent.served import dataset, files
 from numalab.agent.served.mysql.data import table_bytes
 from test_mysql_server import DRIVER, fake_server
 
@@ -62,17 +65,17 @@ def test_the_client_has_the_same_cpus_in_every_cell_and_no_bound_cell_has_them(m
              {"cores": {"count": "node", "within": "spread"}}]  # fmt: skip
     made = make(asked, host, baseline="local")
     client = made.client.cpus
-    assert client == "6-7,14-15,22-23,30-31"  # a quarter of each node's cores, both threads
+    assert client == "5-7,13-15,21-23,29-31"  # two fifths of each node's cores, both threads
     assert {cell.options["client_cpus"] for cell in made.cells} == {client}
     for name, cell in cells(made).items():
         shares = not cell.cpus or set(cpulist.parse(cell.cpus)) & set(cpulist.parse(client))
         assert bool(shares) == (name == "unbound")
         assert ("client-shares-cpus" in codes(cell.notes)) == (name == "unbound")
-    assert cells(made)["local:0"].cpus == "0-5,16-21"
+    assert cells(made)["local:0"].cpus == "0-4,16-20"
     notes = [str(note) for note in cells(made)["local:0"].notes]
-    assert "4 of the 16 CPUs of node 0 are the client's" in notes
+    assert "6 of the 16 CPUs of node 0 are the client's" in notes
     assert cells(made)["unbound"].threads == 32
-    assert cells(made)["cores:6-spread"].cpus == "0-2,8-10"
+    assert cells(made)["cores:5-spread"].cpus == "0-2,8-9"
     assert f"client: CPUs {client}, in every cell" in show.text(made)
 
 
@@ -113,7 +116,8 @@ def test_loads_and_interleaving_are_swept(make):
         {"option": "clients", "values": ["cpus", 4, "2x-cpus"], "bindings": ["local"]},
         {"option": "innodb_numa_interleave", "values": ["ON"], "bindings": ["cpus-only"]},
     ]
-    made = make(["local", "cpus-only"], topologies.topology(2), baseline="local", sweep=sweep)
+    host = topologies.topology(2)
+    made = make(["local", "cpus-only"], host, baseline="local", sweep=sweep, pairs="every")
     found = cells(made)
     assert [name for name in found if "local:0/" in name] == [
         "local:0/control", "local:0/clients=4", "local:0/clients=16",
@@ -144,7 +148,7 @@ def test_the_pool_holds_the_data_and_the_node_the_pool(make, monkeypatch):
     made = make(["local"], host, options={"tables": 4, "rows": 1_000_000})
     cell = made.cells[0]
     tables = table_bytes(cell.options)
-    assert 1.25 * tables < cell.options["pool_bytes"] < 1.5 * tables
+    assert 1.25 * tables < cell.options["pool_bytes"] < 1.6 * tables
     assert cell.options["pool_bytes"] < cell.need_bytes < 4 << 30
     made = make(["local", "unbound"], host, options={"tables": 4, "rows": 5_000_000})
     assert not cells(made).get("local:0")
@@ -185,6 +189,88 @@ def test_a_bad_option_is_refused(make, options, words):
         make(["local"], topologies.topology(2), options=options)
 
 
+# --- sizes ------------------------------------------------------------------------------------
+
+
+def test_the_data_are_four_times_the_caches_of_the_host_and_fit_its_smallest_node(make):
+    def data(host, **options):
+        given = {"rows": "4x-llc", "tables": 16, **options}
+        made = make(["local", "unbound"], host, options=given)
+        its = made.cells[0].options
+        return its["tables"] * its["rows"] * 250, made
+
+    four, made = data(topologies.topology(2, cache_mib=105))
+    assert 840 << 20 <= four < 860 << 20
+    assert not any("data-below-caches" in codes(cell.notes) for cell in made.cells)
+    assert 256 << 20 <= data(topologies.topology(2, cache_mib=1))[0] < 275 << 20
+    assert 768 << 20 <= data(topologies.topology(2, cache_mib=512, memory_gib=3))[0] < 775 << 20
+    capped, made = data(topologies.topology(2, cache_mib=300), data_limit="1500MiB")
+    assert 1500 << 20 <= capped < 1510 << 20
+    told = {cell.id: "data-below-caches" in codes(cell.notes) for cell in made.cells}
+    assert told["unbound"] and not told["local:0"]  # 1200 MiB are four times one node's caches
+    note = next(n for n in cells(made)["unbound"].notes if n.code == "data-below-caches")
+    assert "600 MiB" in str(note) and "nothing is judged" in str(note)
+
+
+def test_instances_share_the_data_that_one_server_would_have(make):
+    host = topologies.topology(4, cores=8, cache_mib=64)
+    sizes = {"rows": "4x-llc", "tables": 16}
+    one = make(["unbound"], host, options=sizes)
+    asked = [{"instances": {"over": over}} for over in ("nodes", "unbound")]
+    four = make(asked, host, baseline="instances:few-nodes", options=sizes)
+    rows = [made.cells[0].options["rows"] for made in (one, four)]
+    assert rows[0] > 200_000 and abs(rows[0] / rows[1] - 4) < 0.1
+    assert not any("data-below-caches" in codes(cell.notes) for cell in four.cells)
+
+
+def test_a_large_pool_is_divided_and_the_redo_log_holds_what_a_trial_writes(make):
+    known = f"{KNOWN} innodb_buffer_pool_instances"
+    host = topologies.topology(2, cores=128, threads=2, memory_gib=512)
+    sizes = {"tables": 16, "rows": 500_000, "time_s": 8, "warmup_s": 2}
+    made = make(["local"], host, known, options={**sizes, "workload": "oltp_read_write"})
+    its = made.cells[0].options
+    assert its["pool_parts"] == 10 and its["pool_bytes"] % (10 * (128 << 20)) == 0
+    assert its["redo_bytes"] == 8 << 30  # as much as is ever set aside
+    note = next(n for n in made.cells[0].notes if n.code == "writes-as")
+    assert "redo log of 8.0 GiB" in str(note) and "once a second" in str(note)
+    small = topologies.topology(2, cores=2)
+    its = make(["local"], small, options={**sizes, "workload": "oltp_read_write"}).cells[0].options
+    assert its["redo_bytes"] == 1 << 30 and its["pool_parts"] == 1
+    assert make(["local"], small, options=sizes).cells[0].options["redo_bytes"] < 1 << 30
+
+
+def test_thousands_of_sessions_need_as_many_files(make, monkeypatch):
+    here = replace(topologies.topology(2, cores=128, threads=2), root="/")
+    asked = {"clients": "4x-cpus", "tables": 10}
+    monkeypatch.setattr(files, "most", lambda: 1 << 20)
+    assert make(["unbound"], here, options=asked).cells[0].options["clients"] == 2048
+    monkeypatch.setattr(files, "most", lambda: 4096)
+    with pytest.raises(Fault, match="2048 sessions need 45688 open files, and this user may have"):
+        make(["unbound"], here, options=asked)
+
+
+@pytest.mark.parametrize("profile", ["quick", "full"])
+def test_every_host_has_the_experiments_within_their_time(tmp_path, make, profile):
+    """Nothing is left out, with six blocks at least, on hosts of 2 to 512 CPUs."""
+    hosts = [
+        topologies.topology(1, cores=2, memory_gib=24, cache_mib=32),
+        topologies.topology(2, cores=56, threads=2, memory_gib=256, cache_mib=105),
+        topologies.topology(8, cores=4, sockets=2, memory_gib=3),
+        topologies.topology(8, cores=16, threads=2, sockets=2, memory_gib=128, cache_mib=64),
+        topologies.topology(16, cores=8, sockets=4, memory_gib=64),
+        topologies.topology(2, cores=128, threads=2, memory_gib=1024, cache_mib=256),
+    ]
+    minutes = {"quick": (6, 6, 4), "full": (90, 50, 40)}[profile]
+    for host in hosts:
+        for name, most in zip(("mysql-binding", "mysql-cores", "mysql-instances"), minutes):
+            asked = to_json(experiments.load(name).request(profile, "h", seed=1))
+            tool = asked.pop("tool")
+            made = make(asked.pop("bindings"), host, options=tool["options"], **asked)
+            left_out = [skip for skip in made.skipped if skip.reason.code.startswith("budget")]
+            assert made.cells and made.request.blocks >= 6 and not left_out, (name, left_out)
+            assert made.estimate.total_s < 60 * most, (name, host.threads)
+
+
 # --- instances --------------------------------------------------------------------------------
 
 
@@ -195,7 +281,7 @@ def test_instances_are_bound_one_by_one(make):
                 options={"rate": "100/cpu", "client_cpus": "share"})  # fmt: skip
     found = cells(made)
     for cell in made.cells:
-        assert cell.numactl == () and cell.options["rate"] == 1600
+        assert cell.numactl == () and cell.options["rate"] == 400  # of 1600
         assert [one.name for one in cell.instances] == [f"instance {n}" for n in range(1, 5)]
     assert found["instances:ranges"].instances[1].cpus == "4-7"
     assert found["instances:ranges"].role == "baseline"

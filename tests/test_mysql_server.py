@@ -228,8 +228,8 @@ def test_the_configuration_has_what_the_server_knows_and_no_path():
     )  # fmt: skip
     known = dict.fromkeys(names, "")
     mysql = server.Server("/x/mysqld", "MySQL", "9.1.0", "9.1.0 for Linux", known)
-    options = {"writes": False, "clients": 100, "pool_bytes": 256 << 20, "tables": 4,
-               "innodb_numa_interleave": "OFF"}  # fmt: skip
+    options = {"writes": False, "clients": 100, "pool_bytes": 256 << 20, "pool_parts": 1,
+               "redo_bytes": 1 << 30, "tables": 4, "innodb_numa_interleave": "OFF"}  # fmt: skip
     chosen = server.settings(mysql, options, {"innodb-doublewrite": True})
     assert set(chosen) == {name.replace("log_bin", "skip_log_bin") for name in known}
     assert chosen["innodb_numa_interleave"] == "OFF" and chosen["innodb_doublewrite"] == "ON"
@@ -242,6 +242,46 @@ def test_the_configuration_has_what_the_server_knows_and_no_path():
         server.settings(mysql, options, {"innodb_io_capacity": 1})
     with pytest.raises(Fault, match="numalab's to set"):
         server.settings(mysql, options, {"innodb_numa_interleave": "ON"})
+
+
+def test_the_redo_log_and_the_files_are_set_by_each_servers_own_names():
+    options = {"writes": True, "clients": 2048, "pool_bytes": 4 << 30, "pool_parts": 16,
+               "redo_bytes": 8 << 30, "tables": 10, "innodb_numa_interleave": "OFF"}  # fmt: skip
+    names = ["innodb_log_file_size", "open_files_limit", "innodb_flush_method",
+             "innodb_data_file_buffering", "innodb_adaptive_flushing"]  # fmt: skip
+    known = {**dict.fromkeys(names, ""), "innodb_log_files_in_group": "2"}
+    old = server.settings(server.Server("/m", "MySQL", "5.7.44", "", known), options)
+    assert old["innodb_log_file_size"] == str(4 << 30) and old["innodb_flush_method"] == "O_DIRECT"
+    assert int(old["open_files_limit"]) > 2048 + 80 + 2 * 10 * (2048 + 80)
+    assert old["innodb_adaptive_flushing"] == "OFF"
+    known = {**dict.fromkeys(names, ""), "innodb_log_files_in_group": ""}
+    maria = server.Server("/m", "MariaDB", "11.4.1", "", known)
+    assert server.settings(maria, options)["innodb_log_file_size"] == str(8 << 30)
+    assert server.settings(maria, options).get("innodb_data_file_buffering") is None
+    reading = server.settings(maria, {**options, "writes": False})
+    assert reading["innodb_data_file_buffering"] == "ON"
+
+
+def test_a_client_that_was_the_limit_makes_its_trial_unverified():
+    def said(used, **options):
+        runs = [{"kind": "run", "instance": f"instance {n}", "elapsed_s": 10.0,
+                 "client_cpu_s": used / 2} for n in (1, 2)]  # fmt: skip
+        options = {"client_cpus": "0-3", "client_shares": False, **options}
+        return DRIVER.unverified(runs, options)
+
+    assert said(36.1).code == "client-was-the-limit" and "90 % of its own CPUs" in str(said(36.1))
+    assert said(35.9) is None and said(39.0, client_shares=True) is None
+
+
+def test_a_trial_that_waited_for_the_disk_or_missed_its_rate_says_so():
+    run = {"kind": "run", "instance": "", "elapsed_s": 2.0, "client_cpu_s": 1.0,
+           "status": {"Innodb_buffer_pool_reads": 0, "Innodb_log_waits": 2,
+                      "log_on_file_space_waits": 3}}  # fmt: skip
+    done = {"kind": "result", "name": "transactions_per_second", "value": 940.0, "instance": ""}
+    said = DRIVER.doubts([run, done], {"rate": 1000})
+    assert [one.code for one in said] == ["waited-for-disk", "rate-missed"]
+    assert "5 times" in str(said[0]) and "940 of 1000" in str(said[1])
+    assert DRIVER.doubts([{**run, "status": {"Innodb_log_waits": 0}}, done], {"rate": 0}) == []
 
 
 def test_last_words_are_the_errors_without_their_time(tmp_path):
@@ -519,7 +559,7 @@ def test_an_agent_that_is_killed_leaves_no_server(cache, tmp_path):
         "import sys, json, pathlib; from numalab.agent.trial import run; "
         "from numalab.agent.contract import Plan, from_json; "
         "run.run(from_json(Plan, json.load(open(sys.argv[1]))), pathlib.Path(sys.argv[2]), "
-        "lock_name=sys.argv[3], emit=lambda e: None)"
+        "lock_name=sys.argv[3], emit=lambda e: None, busy=True)"
     )
     agent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "plan.json"), str(tmp_path / "run"),

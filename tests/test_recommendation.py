@@ -8,7 +8,8 @@ import pytest
 
 import mysql_frames
 from frames import Cell
-from numalab.agent.contract import Measure, ToolRecord
+from numalab.agent.contract import Measure, MemoryPolicy, ToolRecord, reason
+from numalab.agent.plan import kinds
 from numalab.analysis import recommendation
 
 ALIKE = {"policy": "default", "nodes": None}
@@ -92,6 +93,35 @@ def test_nothing_on_emulated_hosts_from_few_blocks_without_a_control_or_without_
     for words, run in said.items():
         found = recommendation.of(run)
         assert found.cell is None and words in found.says and found.paste == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes", "words"),
+    [
+        ("bind", "0", "all its memory must fit on node 0 (192 GiB in all)"),
+        ("preferred", "1", "what does not fit on node 1 (192 GiB in all) goes to other nodes"),
+        ("default", None, "what does not fit on node 0 (192 GiB in all), where it runs, goes"),
+        ("interleave", "0-1", "as much memory of each of nodes 0-1 (384 GiB in all)"),
+        ("weighted-interleave", "0-1", "memory of nodes 0-1 (384 GiB in all) by the kernel's"),
+        ("bind", "0-1", None),
+    ],
+)
+def test_each_policy_costs_what_it_does_when_its_nodes_are_full(policy, nodes, words):
+    def change(cell):
+        chosen = replace(cell, memory=MemoryPolicy(policy, nodes))
+        return chosen if cell.id == "local:0" else cell
+
+    made = mysql_frames.changed(even(2.0), change)
+    costs = [cost for cost in recommendation.of(made).costs if "node" in cost]
+    assert (words is None) == (costs == []) and all(words in cost for cost in costs)
+    assert set(recommendation._WHEN_FULL) == set(kinds.POLICIES)
+
+
+def test_data_that_lie_in_the_caches_recommend_nothing():
+    small = reason("data-below-caches", tables=1 << 30, caches=1 << 29)
+    made = mysql_frames.changed(even(2.0), lambda cell: replace(cell, notes=(small,)))
+    found = recommendation.of(made)
+    assert found.cell is None and "512 MiB" in found.says and found.says.startswith("Nothing")
 
 
 def test_a_metric_that_gets_worse_is_a_cost():

@@ -35,6 +35,7 @@ from ..agent.contract import (
 if TYPE_CHECKING:
     from ..runs import Run
 
+SMALL_DATA = "data-below-caches"  # a cell's note: its data lie in caches, and nothing is judged
 BLOCKS_NEEDED = 6
 """Five pairs cannot reach p < 0.05: the sign test's least p-value is 2/2**5 = 0.0625."""
 

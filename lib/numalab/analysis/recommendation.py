@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ..agent import cpulist, drivers
-from ..agent.contract import CONTROL, VERIFIED, Cell
+from ..agent.contract import CONTROL, VERIFIED, Cell, Host
+from ..agent.plan import kinds
+from ..agent.words import units
 from ..runs import Run
 from ..show import escape, tables
 from . import evidence, judge, results
-from .evidence import BLOCKS_NEEDED
+from .evidence import BLOCKS_NEEDED, SMALL_DATA
 from .judge import DEFAULT, Effect
 
 
@@ -72,7 +74,7 @@ def of(run: Run) -> Recommendation:
     )
     others = [cell for cell in cells if cell is not default]
     effects = {cell.id: headline.judge.compare(cell.id, default.id) for cell in others}
-    refused = _refused(run, headline, list(effects.values()))
+    refused = _refused(run, headline, default, list(effects.values()))
     if refused:
         return Recommendation(None, refused)
     usable = [cell for cell in others if effects[cell.id].decided]
@@ -128,8 +130,11 @@ class _Headline:
         return f"the A/A control shows {shown} where nothing differs"
 
 
-def _refused(run: Run, headline: _Headline, effects: Sequence[Effect]) -> str | None:
+def _refused(run: Run, headline: _Headline, default: Cell, effects: Sequence[Effect]) -> str | None:
     """Why nothing can be recommended, whatever the figures; None when something can."""
+    small = next((note for note in default.notes if note.code == SMALL_DATA), None)
+    if small:
+        return f"Nothing is recommended: {small}."
     if not (headline.rows["grade"] == VERIFIED).any():
         return "Nothing is recommended: no trial's placement is verified."
     said = {effect.decision for effect in effects}
@@ -186,26 +191,48 @@ def _same_binding(cell: Cell, other: Cell) -> bool:
 # ---------------------------------------------------------------- what it costs
 
 
+# What a policy of set_mempolicy(2) does when its nodes are full: only that of bind has no others.
+_WHEN_FULL = {
+    "default": "what does not fit on {nodes}{size}, where it runs, goes to other nodes, unnoticed",
+    "bind": (
+        "all its memory must fit on {nodes}{size}: what does not is reclaimed, swapped or killed, "
+        "never placed on another node"
+    ),
+    "preferred": "what does not fit on {nodes}{size} goes to other nodes, unnoticed",
+    "interleave": (
+        "it takes as much memory of each of {nodes}{size}, whoever else needs it there; what a "
+        "full one cannot give comes from another, unnoticed"
+    ),
+    "weighted-interleave": (
+        "it takes memory of {nodes}{size} by the kernel's weights, whoever else needs it there; "
+        "what a full one cannot give comes from another, unnoticed"
+    ),
+}
+
+
+def _memory_costs(shape: Host, cell: Cell) -> Iterator[str]:
+    """What a cell's memory policy costs: its room, and what becomes of what does not fit."""
+    policy, nodes = cell.memory.policy, cell.memory.nodes
+    if policy == "default":  # first touch: bound to CPUs, it is on their nodes
+        nodes = cell.cpu_nodes if cell.cpus is not None else None
+    numbers = cpulist.parse(nodes or "")
+    spread = kinds.POLICIES[policy].spread
+    with_memory = {node.number: node.memory_bytes for node in shape.nodes if node.memory_bytes != 0}
+    if not nodes or (set(with_memory) <= set(numbers) and not spread):
+        return
+    held = [with_memory.get(number) for number in numbers]
+    known = [size for size in held if size is not None]
+    size = f" ({tables.number(sum(known) / 2**30)} GiB in all)" if len(known) == len(held) else ""
+    yield _WHEN_FULL[policy].format(nodes=units.listed("node", nodes), size=size)
+
+
 def _costs(run: Run, headline: _Headline, cell: Cell, default: Cell) -> Iterator[str]:
     shape = run.host.topology
     if cell.cpus is not None:
         mine, usable = len(cpulist.parse(cell.cpus)), len(shape.usable)
         if mine < usable:
             yield f"it may run on {mine} of {usable} hardware threads; the others stay free"
-    policy, nodes = cell.memory.policy, cell.memory.nodes
-    if policy in ("bind", "preferred") and nodes:
-        sizes = {node.number: node.memory_bytes for node in shape.nodes}
-        held = [sizes.get(number) for number in cpulist.parse(nodes)]
-        if len(held) < len([size for size in sizes.values() if size]):
-            known = [size for size in held if size is not None]
-            total = f" ({tables.number(sum(known) / 2**30)} GiB in all)"
-            size = total if len(known) == len(held) else ""
-            yield (
-                f"all its memory must fit on node {nodes}{size}: what does not is reclaimed, "
-                "swapped or killed, never placed on another node"
-                if policy == "bind"
-                else f"what does not fit on node {nodes}{size} goes to other nodes, unnoticed"
-            )
+    yield from _memory_costs(shape, cell)
     for name, measure in run.measures.items():
         if name == headline.metric:
             continue

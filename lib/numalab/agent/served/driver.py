@@ -187,9 +187,7 @@ class ServedDriver(Driver):
             if run.get("late_s", 0) > 0.1 * run["elapsed_s"]
         ]
 
-    def unverified(
-        self, records: Sequence[Record], options: Mapping[str, Any]
-    ) -> Optional[Reason]:
+    def unverified(self, records: Sequence[Record], options: Mapping[str, Any]) -> Optional[Reason]:
         """Return that the client was the limit, if it was: its CPUs were busy, all in all."""
         runs = runs_of(records)
         cpus = len(cpulist.parse(options["client_cpus"]))

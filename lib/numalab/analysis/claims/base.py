@@ -131,7 +131,13 @@ def cpus_of(cell: Cell, run: Run) -> frozenset[int]:
 def rows_of(
     run: Run, metric: str, per: str | None, names: Sequence[str], points: Sequence[str] | None
 ) -> pl.DataFrame:
-    """Return the verified rows of a metric that may decide; Untestable where it has none."""
+    """Return the verified rows of a metric that may decide; Untestable where it has none.
+
+    So where the data of one of these cells lie in the caches: memory is not what it measured.
+    """
+    for note in (note for cell in run.plan.cells if cell.id in names for note in cell.notes):
+        if note.code == evidence.SMALL_DATA:
+            raise Untestable(note.code, **note.fields)
     for one in [metric, *([per] if per else [])]:
         _require(run, one, names)
     rows = evidence.deciding_rows(run.measurements, metric, per, verified=True)

@@ -28,8 +28,9 @@ from .instance import DATABASE, RunningMySQL
 ROW_BYTES = 250  # of a row of sysbench's table with both its indexes, in a large table; measured
 _TABLE_BYTES = 8 << 20  # of a table beside its rows, at most
 _BASE_BYTES = 256 << 20  # of an empty server with its redo log
+_LOADING_REDO = 1 << 30
 _ROWS_A_SECOND = 60_000  # that a thread of sysbench prepares; for estimates only
-_MOST_LOADERS = 8
+_MOST_LOADERS = 32
 
 
 def table_bytes(options: Mapping[str, Any]) -> int:
@@ -53,7 +54,7 @@ class SysbenchTables(dataset.DataSet):
     @property
     def loaders(self) -> int:
         """Threads that load the tables."""
-        return min(self.tables, os.cpu_count() or 1, _MOST_LOADERS)
+        return min(int(self.options["loaders"]), _MOST_LOADERS)
 
     @property
     def load_s(self) -> float:
@@ -71,13 +72,15 @@ class SysbenchTables(dataset.DataSet):
 
     def disk_bytes(self, copies: int = 1) -> int:
         """As of the base: pristine, the copies to work on, the log of a load."""
-        return (1 + copies) * (table_bytes(self.options) + _BASE_BYTES) + (1 << 30)
+        logs = copies * int(self.options["redo_bytes"])
+        return (1 + copies) * (table_bytes(self.options) + _BASE_BYTES) + logs + _LOADING_REDO
 
     def fill(self, datadir: Path, scratch: Path, tell: Tell) -> Dict[str, Any]:
         """As of the base: tables made by sysbench, counted and checked."""
         loading = {
             "tables": self.tables, "clients": self.loaders, "writes": True,
             "innodb_numa_interleave": "OFF", "pool_bytes": min(self.options["pool_bytes"], 1 << 30),
+            "pool_parts": 1, "redo_bytes": _LOADING_REDO,
         }  # fmt: skip
         tell(events.progress(reason("making-data-directory", title=self.server.title)))
         log = scratch / "initialise.log"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ... import cpulist
 from ...contract import (
@@ -16,7 +15,6 @@ from ...contract import (
     Reason,
     Record,
     Tell,
-    Timing,
     ToolRecord,
     reason,
 )
@@ -24,11 +22,11 @@ from ...drivers import options as check
 from ...drivers import sysbench
 from ...errors import Fault
 from ...paths import published
-from ...plan.kinds import any_cpus
-from .. import remote
+from .. import files, remote
 from ..driver import Figure, ServedDriver, runs_of, usage_figures
-from . import server
+from . import server, sizes
 from .data import SysbenchTables, table_bytes
+from .instance import WAITS
 
 WORKLOADS = ("oltp_point_select", "oltp_read_only", "oltp_read_write")
 _INTERLEAVE = "innodb_numa_interleave"
@@ -36,6 +34,8 @@ _OPTIONS: Mapping[str, Any] = {
     "workload": WORKLOADS[0],
     "tables": 4,
     "rows": 25_000,
+    "data_limit": "2GiB",
+    "instances": 1,
     "clients": "cpus",
     "time_s": 10,
     "warmup_s": 3,
@@ -50,10 +50,9 @@ _OPTIONS: Mapping[str, Any] = {
     "sysbench": None,
     "server_options": {},
 }
-_POOL_STEP = 128 << 20
 _SERVER_BYTES, _SESSION_BYTES = 320 << 20, 1 << 20  # beside the buffer pool
-_FILL_BYTES_S = 300e6  # for estimates only
-_START_S, _COPY_BYTES_S = 1.5, 150e6
+_COPY_BYTES_S = 300e6  # for estimates only
+_KEPT_RATE = 0.95  # of what was asked for: less is another load
 _WORDS = {True: "ON", False: "OFF", "ON": "ON", "OFF": "OFF", "on": "ON", "off": "OFF"}
 
 
@@ -104,38 +103,53 @@ class MySQL(ServedDriver):
         check.choice("workload", given["workload"], WORKLOADS)
         if given["seed"] == 0:
             raise Fault("seed 0 would mean: from the clock", "write a number from 1")
-        for name in ("tables", "rows", "time_s", "seed"):
+        for name in ("tables", "instances", "time_s", "seed"):
             check.whole(name, given[name], 1)
         check.whole("warmup_s", given["warmup_s"], 0)
-        found = _server(given)
-        kept = ("workload", "tables", "rows", "time_s", "warmup_s", "seed", "prefer")
+        found, share = _server(given), sizes.share(host, given["instances"])
+        kept = ("workload", "tables", "instances", "time_s", "warmup_s", "seed", "prefer")
         resolved: Dict[str, Any] = {
             **{name: given[name] for name in kept},
-            "clients": _clients(given["clients"], host),
-            "rate": _rate(given["rate"], host),
+            "rows": sizes.rows(given, host),
+            "clients": sizes.clients(given["clients"], share),
+            "rate": sizes.rate(given["rate"], share),
+            "loaders": min(given["tables"], len(host.usable) or 1),
             _INTERLEAVE: _interleave(given[_INTERLEAVE], found),
             "server": published(given["server"]),
             "server_options": given["server_options"],
             "writes": given["workload"] == "oltp_read_write",
             **self.client_options(given, host),
         }
-        resolved["pool_bytes"] = _pool(given["pool"], table_bytes(resolved))
+        pool_bytes, parts = sizes.pool(given["pool"], table_bytes(resolved), share)
+        resolved.update(pool_bytes=pool_bytes, pool_parts=parts)
+        resolved["redo_bytes"] = sizes.redo(resolved, share)
         server.settings(found, resolved, given["server_options"])  # a Fault here, not in a trial
+        if host.root == "/":
+            files.check(server.open_files(resolved), resolved["clients"])
         _tables(resolved).check_room()
-        notes = self.client_notes(resolved, cpus)
-        if not resolved[_INTERLEAVE]:
-            notes.insert(0, reason("setting-not-built-in", title=found.title, setting=_INTERLEAVE))
-        tables, caches = table_bytes(resolved), check.last_level_caches(host, cpus)
-        if caches and tables < caches:
-            notes.append(reason("tables-fit-caches", tables=tables, caches=caches))
+        timing = sizes.timing(resolved, len(cpulist.parse(cpus)), found.is_mariadb)
         sessions = resolved["clients"] * _SESSION_BYTES
-        need = int(resolved["pool_bytes"] * 1.05) + _SERVER_BYTES + sessions
-        return Prepared(resolved, need, tuple(notes))
+        need = int(pool_bytes * 1.05) + _SERVER_BYTES + sessions
+        return Prepared(resolved, need, self._notes(resolved, found, host, cpus), timing=timing)
+
+    def _notes(
+        self, options: Mapping[str, Any], found: server.Server, host: Host, cpus: str
+    ) -> Tuple[Reason, ...]:
+        """Return what a reader must know of a cell of these CPUs."""
+        notes = self.client_notes(options, cpus)
+        if not options[_INTERLEAVE]:
+            notes.insert(0, reason("setting-not-built-in", title=found.title, setting=_INTERLEAVE))
+        small = sizes.below_caches(options, host, cpus)
+        if small:
+            notes.append(reason("data-below-caches", **small))
+        if options["writes"]:
+            notes.append(reason("writes-as", redo=options["redo_bytes"]))
+        return tuple(notes)
 
     def resolve(self, option: str, value: Any, host: Host) -> Any:
         """Return an option's value as ``prepare`` would resolve it, to name a swept cell."""
         if option == "clients":
-            return _clients(value, host)
+            return sizes.clients(value, sizes.share(host, 1))
         return _on_or_off(value) if option == _INTERLEAVE else value
 
     def expects(
@@ -152,13 +166,6 @@ class MySQL(ServedDriver):
             return None
         return MemoryExpectation("required", "shares", cpulist.format(nodes), policy="interleave")
 
-    def timing(self, options: Mapping[str, Any]) -> Timing:
-        """Return the planned seconds: start and copy, filling the pool and warm-up, measurement."""
-        tables = table_bytes(options)
-        copy_s = tables / _COPY_BYTES_S if options["writes"] else 0.0
-        warmup_s = 0.2 + tables / _FILL_BYTES_S + options["warmup_s"] + 1
-        return Timing(_START_S + copy_s, warmup_s, float(options["time_s"]))
-
     def outlay(self, cells: Sequence[Cell]) -> Optional[Outlay]:
         """Return what must be there before the first trial; no seconds when all of it is."""
         sets: Dict[Any, List[Cell]] = {}
@@ -167,9 +174,11 @@ class MySQL(ServedDriver):
         seconds, disk, said = 0.0, 0, []
         for (tables, rows), users in sets.items():
             data = _tables(users[0].options)
-            size = data.disk_bytes(max(max(1, len(cell.instances)) for cell in users))
+            copies = max(max(1, len(cell.instances)) for cell in users)
+            size = data.disk_bytes(copies)
             disk += size
-            seconds += 0.0 if data.record() else data.load_s
+            if not data.record():
+                seconds += data.load_s + copies * table_bytes(data.options) / _COPY_BYTES_S
             said.append({"rows": tables * rows, "tables": tables, "bytes": size})
         memory = max((cell.need_bytes for cell in cells), default=0)
         says = reason("needs-tables", sets=said, memory=memory)
@@ -195,13 +204,19 @@ class MySQL(ServedDriver):
         return sysbench.parse(text)
 
     def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
-        """As of the base; and whether the server read from the disk while it was measured."""
-        cold = [
-            reason("not-warm", instance=run["instance"], pages=_pool_reads(run))
-            for run in runs_of(records)
-            if _pool_reads(run)
-        ]
-        return [*super().doubts(records, options), *cold]
+        """As of the base; whether the disk was measured too, and whether the rate was kept."""
+        found = super().doubts(records, options)
+        for run in runs_of(records):
+            who = {"instance": run["instance"]}
+            if _pool_reads(run):
+                found.append(reason("not-warm", **who, pages=_pool_reads(run)))
+            waits = _disk_waits(run)
+            if waits:
+                found.append(reason("waited-for-disk", **who, waits=waits))
+            done = final_results(records, run).get("transactions_per_second") or 0.0
+            if done < _KEPT_RATE * options["rate"]:
+                found.append(reason("rate-missed", **who, asked=options["rate"], done=done))
+        return found
 
     def failure(self, records: Sequence[Record], options: Mapping[str, Any]) -> Optional[Reason]:
         """Return why the figures of a trial must not be used, or None.
@@ -243,6 +258,9 @@ class MySQL(ServedDriver):
             ("reconnects", final.get("reconnects"), "count"),
             *usage_figures(run, final.get("queries")),
             ("pool_reads", _pool_reads(run), "pages"),
+            ("pages_flushed", _counted(run, "Innodb_buffer_pool_pages_flushed"), "pages"),
+            ("fsyncs", _counted(run, "Innodb_data_fsyncs"), "count"),
+            ("disk_waits", _disk_waits(run), "count"),
         ]
 
     def advice(self, found: ToolRecord, cell: Cell) -> Advice:
@@ -278,10 +296,21 @@ def final_results(records: Sequence[Record], run: Record) -> Dict[str, float]:
     }
 
 
+def _counted(run: Record, name: str) -> Optional[int]:
+    """Return how much one of the server's counters grew while it was measured."""
+    status: Mapping[str, int] = run.get("status") or {}
+    return status.get(name)
+
+
 def _pool_reads(run: Record) -> Optional[int]:
     """Return the pages that the server read from the disk while it was measured."""
-    status: Mapping[str, int] = run.get("status") or {}
-    return status.get("Innodb_buffer_pool_reads")
+    return _counted(run, "Innodb_buffer_pool_reads")
+
+
+def _disk_waits(run: Record) -> Optional[int]:
+    """Return how often a session waited for the disk: for room in the redo log or the pool."""
+    known = [n for n in (_counted(run, name) for name in WAITS) if n is not None]
+    return sum(known) if known else None
 
 
 def _server(options: Mapping[str, Any]) -> server.Server:
@@ -306,41 +335,3 @@ def _interleave(value: Any, found: server.Server) -> str:
     if wanted == "ON":
         raise Fault(f"{found.title} was built without libnuma: no {_INTERLEAVE}")
     return ""
-
-
-def _clients(value: Any, host: Host) -> int:
-    """Return a number of client threads: a number, or a word for the host's usable CPUs."""
-    cpus = len(cpulist.parse(any_cpus(host)))
-    words = {"cpus": cpus, "half-cpus": max(1, cpus // 2), "2x-cpus": 2 * cpus, "4x-cpus": 4 * cpus}
-    number = words.get(value, value) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 10_000:
-        raise Fault(
-            f"clients: {value!r} is not a number of client threads",
-            f"write a number from 1, or {', '.join(words)}",
-        )
-    return number
-
-
-def _rate(value: Any, host: Host) -> int:
-    """Return transactions a second that each client starts, 0 for as many as it can.
-
-    ``"400/cpu"`` is so many for each of the host's usable CPUs.
-    """
-    match = re.fullmatch(r"(\d+)/cpu", value) if isinstance(value, str) else None
-    if match:
-        return int(match[1]) * len(cpulist.parse(any_cpus(host)))
-    return check.whole("rate", value, 0)
-
-
-def _pool(value: Any, tables: int) -> int:
-    """Return the buffer pool's bytes: what the tables need and a quarter more, in whole steps."""
-    if value == "auto":
-        least = tables + tables // 4 + (64 << 20)
-        step = _POOL_STEP * server.pool_instances(least)  # else the server rounds it up by itself
-        return -(-least // step) * step
-    if isinstance(value, bool) or not isinstance(value, int) or value < tables:
-        raise Fault(
-            reason("pool-too-small", asked=str(value), tables=tables),
-            "write a number of bytes that does, or auto: this measures memory, not the disk",
-        )
-    return value

@@ -19,13 +19,22 @@ from . import wire
 DATABASE = "sbtest"
 USER = "numalab"  # of a client on another host
 ASK_LIMIT_S = 20.0  # for a server to tell its counters
-_RANGE = 5000  # rows that one question of the warm-up reads
+_RANGE = 5000  # rows whose pages one question of the warm-up reads
+_ROWS_OF_A_PAGE = 40  # at least: 16 KiB, 15 of 16 parts filled with rows of 210 bytes, hold 72
 _MOST_READERS = 64
 _STATUS = (
     "Innodb_buffer_pool_reads", "Innodb_buffer_pool_read_requests", "Innodb_data_reads",
     "Innodb_data_fsyncs", "Innodb_row_lock_waits", "Questions", "Com_select", "Threads_created",
-    "Created_tmp_disk_tables",
+    "Created_tmp_disk_tables", "Innodb_buffer_pool_pages_flushed", "Innodb_os_log_written",
+    "Innodb_log_waits", "Innodb_buffer_pool_wait_free",
 )  # fmt: skip
+# Waits for the disk: of a session for the log's buffer or a free page; for room in the redo log.
+WAITS = ("Innodb_log_waits", "Innodb_buffer_pool_wait_free", *programs.WAIT_METRICS)
+_METRICS = (
+    "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE NAME IN ("
+    + ", ".join(f"'{name}'" for name in programs.WAIT_METRICS)
+    + ")"
+)
 _VARIABLES = (
     "version", "version_comment", "version_compile_machine", "version_malloc_library",
     "version_ssl_library", "thread_handling", "thread_cache_size", "max_connections",
@@ -87,27 +96,31 @@ class RunningMySQL(RunningServer):
         try:
             with self.connect(ASK_LIMIT_S) as session:
                 values = session.pairs("SHOW GLOBAL STATUS")
+                if self.options["writes"]:
+                    values.update(session.pairs(_METRICS))
         except (OSError, Refused) as error:
             self.check_alive("while it was asked for its counters")
             raise self.fault("server-tells-no-counters", error=str(error)) from None
-        return {name: int(values[name]) for name in _STATUS if values.get(name, "").isdigit()}
+        names = (*_STATUS, *programs.WAIT_METRICS)
+        return {name: int(values[name]) for name in names if values.get(name, "").isdigit()}
 
     def warm(self) -> None:
-        """Read every row and every index entry, by as many sessions as the client will have.
+        """Bring every page that the workload reads into the pool, by the client's sessions.
 
         Where memory is placed by first touch, the pages are then spread over the server's CPUs as
-        its sessions are, not all on the node of one thread.
+        its sessions are, not all on the node of one thread. One row of a page brings it in; the
+        second index is read by the workload that writes alone.
         """
         tables, rows = range(1, self.options["tables"] + 1), self.options["rows"]
         work: queue.SimpleQueue[str] = queue.SimpleQueue()
         for first in range(1, rows + 1, _RANGE):
+            last = min(rows, first + _RANGE - 1)
+            some = ",".join(map(str, {*range(first, last, _ROWS_OF_A_PAGE), last}))
             for table in tables:
-                work.put(
-                    f"SELECT SUM(LENGTH(pad)) FROM sbtest{table} "
-                    f"WHERE id BETWEEN {first} AND {first + _RANGE - 1}"
-                )
-        for table in tables:
-            work.put(f"SELECT COUNT(k) FROM sbtest{table} FORCE INDEX (k_{table})")
+                work.put(f"SELECT COUNT(pad) FROM sbtest{table} WHERE id IN ({some})")
+        if self.options["writes"]:
+            for table in tables:
+                work.put(f"SELECT COUNT(k) FROM sbtest{table} FORCE INDEX (k_{table})")
 
         def read() -> None:
             with self.connect() as session:

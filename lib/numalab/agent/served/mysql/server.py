@@ -25,6 +25,7 @@ from ...contract import reason
 from ...errors import Fault
 from ..instance import last_words, log_lines, out_of_space
 
+WAIT_METRICS = ("buffer_flush_sync_waits", "log_on_file_space_waits")  # INNODB_METRICS
 SOCKET = "socket"  # in the data directory
 CONFIG = "numalab.cnf"
 PROGRAMS = ("mysqld", "mariadbd")
@@ -179,6 +180,12 @@ _ALWAYS: Mapping[str, Any] = {
     "innodb_status_output": "OFF",
     "character_set_server": "utf8mb4", "collation_server": "utf8mb4_general_ci",
 }  # fmt: skip
+# A trial that writes: pages are flushed when the redo log is full, which it should not become. One
+# that only reads fills its pool from the page cache: the disk is read for the first trial alone.
+_WRITING: Mapping[str, Any] = {
+    "innodb_adaptive_flushing": "OFF", "innodb_max_dirty_pages_pct": 90,
+    "innodb_max_dirty_pages_pct_lwm": 0, "innodb_monitor_enable": ",".join(WAIT_METRICS),
+}  # fmt: skip
 _FIXED = (
     "datadir", "socket", "port", "skip_networking", "user", "pid_file", "log_error",
     "innodb_numa_interleave", "bind_address",
@@ -215,37 +222,55 @@ def settings(
 
 def _by_size(options: Mapping[str, Any]) -> Dict[str, Any]:
     """The buffer pool holds all the data, and no session is started while it is measured."""
-    sessions, pool = options["clients"] + _MOST_OTHERS, options["pool_bytes"]
+    sessions, cached = _sessions(options), _open_tables(options)
     return {
-        "innodb_buffer_pool_size": pool,
-        "innodb_buffer_pool_instances": pool_instances(pool),
+        "innodb_buffer_pool_size": options["pool_bytes"],
+        "innodb_buffer_pool_instances": options["pool_parts"],
         "innodb_numa_interleave": options["innodb_numa_interleave"],
         "innodb_fast_shutdown": 2 if options["writes"] else 1,
         "max_connections": sessions,
         "back_log": sessions,
         "thread_cache_size": sessions,
-        "table_open_cache": max(2000, options["tables"] * sessions),
+        "table_open_cache": cached,
         "table_definition_cache": max(2000, 2 * options["tables"]),
+        "open_files_limit": open_files(options),
+        **(_WRITING if options["writes"] else {"innodb_flush_method": "fsync"}),
     }
+
+
+def _sessions(options: Mapping[str, Any]) -> int:
+    return int(options["clients"]) + _MOST_OTHERS
+
+
+def _open_tables(options: Mapping[str, Any]) -> int:
+    """Every session has every table open."""
+    return max(2000, int(options["tables"]) * _sessions(options))
+
+
+def open_files(options: Mapping[str, Any]) -> int:
+    """Return the files that a server asks for; with fewer it allows fewer sessions and tables.
+
+    By the MySQL Reference Manual, "open_files_limit": 10 + max_connections + 2 x table_open_cache;
+    and what InnoDB has open of its own.
+    """
+    return 1000 + _sessions(options) + 2 * _open_tables(options)
 
 
 def _by_vendor(server: Server, options: Mapping[str, Any]) -> Dict[str, Any]:
-    redo = (1 << 30) if options["writes"] else (96 << 20)
-    has_capacity = "innodb_redo_log_capacity" in server.known
-    chosen: Dict[str, Any] = {
-        "innodb_redo_log_capacity" if has_capacity else "innodb_log_file_size": redo
-    }
+    redo, known = options["redo_bytes"], server.known
+    if "innodb_redo_log_capacity" in known:
+        chosen: Dict[str, Any] = {"innodb_redo_log_capacity": redo}
+    else:  # of each of its files
+        number = known.get("innodb_log_files_in_group", "1")
+        chosen = {"innodb_log_file_size": redo // (int(number) if number.isdecimal() else 1)}
+    if server.is_mariadb and not options["writes"]:
+        chosen["innodb_data_file_buffering"] = "ON"  # what flush_method was, since 11.0
     if not server.is_mariadb:
         chosen["secure_file_priv"] = "NULL"  # else a folder must exist that only packages make
     if options.get("client_host"):
         chosen["skip_networking"] = "OFF"  # where it listens is on the command line
         chosen["ssl" if server.is_mariadb else "tls_version"] = "OFF" if server.is_mariadb else "''"
     return chosen
-
-
-def pool_instances(pool_bytes: int) -> int:
-    """Return into how many parts a buffer pool is divided, where the server can: one a GiB."""
-    return max(1, min(8, pool_bytes >> 30))
 
 
 def config_text(server: Server, chosen: Mapping[str, str]) -> str:

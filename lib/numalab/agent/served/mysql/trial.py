@@ -8,7 +8,7 @@ import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ...contract import ToolRecord
-from .. import remote, trial
+from .. import files, remote, trial
 from ..client import Client
 from ..dataset import Copy
 from ..instance import Placement, RunningServer
@@ -36,6 +36,7 @@ class MySQLTrial(trial.ServedTrial):
         self.server = programs.find(found.path)
         self.sysbench = os.path.expanduser(str(found.facts["sysbench"]))
         self.settings = programs.settings(self.server, options, options["server_options"])
+        files.allow(programs.open_files(options))
         super().__init__(found, instances, options, SysbenchTables(found, options))
 
     def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
