@@ -157,8 +157,12 @@ def test_a_binding_takes_its_familys_colour_whatever_its_nodes():
     assert style.family("remote") == "remote"
     assert style.family("local", role="control") == "control"
     assert style.family("one-thread-per-core") == style.family("cpus") == "cores"
+    assert style.family("memory-only") == "memory-only"
     assert set(style.PALETTE) == set(style.MARKERS)
-    assert len(set(style.PALETTE.values())) == len(set(style.MARKERS.values())) == 8
+    assert len(set(style.MARKERS.values())) == len(style.MARKERS)
+    plain = {one: colour for one, colour in style.PALETTE.items() if ":" not in one}
+    assert len(set(plain.values())) == len(plain)
+    assert style.PALETTE["interleave:all"] == style.PALETTE["interleave"]  # one family
 
 
 @pytest.mark.parametrize("caller", [{}, {"font.size": 20.0, "svg.hashsalt": None}])

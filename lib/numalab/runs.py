@@ -24,6 +24,7 @@ from numalab import experiments, home, store, untrusted
 from numalab.agent import contract, drivers
 from numalab.agent.contract import Cell, HostRecord, Manifest, Measure, Plan, TrialRecord
 from numalab.agent.errors import Fault
+from numalab.agent.plan.classes import PAIRS
 
 T = TypeVar("T")
 MOST_TRIALS, LARGEST_JOURNAL = 100_000, 64 * untrusted.MIB
@@ -159,20 +160,23 @@ class Run:
     def node_pairs(self, metric: str, point: str | None = None) -> pl.DataFrame:
         """Return a metric's rows that belong to one CPU node and one memory node.
 
-        The cells ``local`` and ``remote`` are such pairs. A tool that measures all pairs by itself
+        The cells ``local``, ``remote`` and ``memory-only`` are such pairs. A tool that measures all pairs by itself
         (MLC) names them in ``x`` (CPU node) and ``y`` (memory node); its rows get ``binding``,
         ``cpu_nodes`` and ``memory_nodes`` of the pair, and the point "".
         """
         rows = self.tool_rows(metric, point).filter(pl.col("role") != contract.CONTROL)
-        cells = rows.filter(pl.col("binding").is_in(["local", "remote"]))
+        cells = rows.filter(pl.col("binding").is_in(["local", *PAIRS]))
         own = rows.filter(pl.col("x").is_not_null() & pl.col("y").is_not_null())
         if not cells.is_empty() or own.is_empty():
             return self._without_copies(cells)
         node = {"cpu_nodes": "x", "memory_nodes": "y"}
+        memory_only = self.host.topology.memory_only
         return own.with_columns(
             *(pl.col(at).cast(pl.Int64).cast(pl.String).alias(name) for name, at in node.items()),
             binding=pl.when(pl.col("x") == pl.col("y"))
             .then(pl.lit("local"))
+            .when(pl.col("y").cast(pl.Int64).is_in(memory_only))
+            .then(pl.lit("memory-only"))
             .otherwise(pl.lit("remote")),
             point=pl.lit(""),
         )

@@ -18,6 +18,7 @@ import polars as pl
 
 from ..agent.contract import CONTROL, COUNTED, ERROR, Cell, Reason, reason
 from ..agent.errors import Fault
+from ..agent.plan.classes import PAIRS
 from ..runs import Run, load
 from ..show import escape
 from . import evidence, judge
@@ -193,7 +194,7 @@ def _series(run: Run) -> dict[_Key, list[_Series]]:
 
 def _kinds(cell: Cell) -> tuple[_Kind, ...]:
     """What a cell may be matched as: one that is nearest and farthest stands for each."""
-    ranks = cell.rank or (("between",) if cell.binding == "remote" else ("",))
+    ranks = cell.rank or (("between",) if cell.binding in PAIRS else ("",))
     return tuple(_Kind(cell.binding, cell.layout, rank, cell.variant) for rank in ranks)
 
 

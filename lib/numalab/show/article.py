@@ -33,8 +33,8 @@ SETTINGS = (
 
 # Notes of a cell that bear on every figure of it, not only on what its binding is.
 _RESERVATIONS = (
-    "below-four-caches", "llc-unknown", "tables-fit-caches", "client-shares-cpus",
-    "client-elsewhere",
+    "below-four-caches", "below-hidden-cache", "llc-hidden", "llc-unknown", "data-below-caches",
+    "client-shares-cpus", "client-elsewhere", "memory-only-node",
 )  # fmt: skip
 
 
@@ -386,6 +386,8 @@ def published() -> pl.DataFrame:
 
 def _reservations(run: Run) -> Iterable[str]:
     for cell in run.plan.cells:
+        if cell.stands_for:
+            yield str(cell.stands_for)
         yield from (str(note) for note in cell.notes if note.code in _RESERVATIONS)
 
 

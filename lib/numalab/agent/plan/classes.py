@@ -17,6 +17,7 @@ from ..contract import BASELINE, Cell, Host, Reason, reason
 from . import kinds
 
 CLASS, EVERY = "class", "every"  # of `Request.pairs`
+PAIRS = ("remote", "memory-only")  # the bindings to the memory of another node
 
 Class = Tuple[Any, ...]
 
@@ -72,7 +73,7 @@ def _on(node: str, cells: Sequence[Cell]) -> List[Cell]:
 
 
 def _is_pair(cell: Cell) -> bool:
-    return cell.binding in ("remote", "memory-only")
+    return cell.binding in PAIRS
 
 
 def _class(host: Host, cell: Cell) -> Class:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ...agent.contract import Cell
@@ -69,7 +70,9 @@ class Ratio(Margin):
                 name = cell.label + (f" at {point}" if len(points) > 1 else "")
                 found[place, point] = Pair(name, effect)
         ordered = [found[place, point] for place in range(len(pairs)) for point in points]
-        return self.decided(ordered, title, names, run, aggregate=self.pairs, lowest=lowest)
+        judged = self.decided(ordered, title, names, run, aggregate=self.pairs, lowest=lowest)
+        alike = [str(cell.stands_for) for cell, _ in pairs if cell.stands_for]
+        return replace(judged, because="; ".join([judged.because, *dict.fromkeys(alike)]))
 
     def _higher_is_better(self, run: Run) -> bool:
         measure = run.plan.request.measure.get(self.metric) if self.per is None else None

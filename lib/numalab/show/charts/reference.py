@@ -22,7 +22,7 @@ _PANELS = (
     ("Idle latency (ns), lower is better", "idle_latency", "idle-latency"),
     ("STREAM bandwidth (GB/s), higher is better", "triad", "stream"),
 )
-_SHOWN = ("local", "remote", "interleave", "unbound")
+_SHOWN = ("local", "remote", "memory-only", "interleave", "unbound")
 _TOOL = re.compile(r"Intel MLC [\d.]+\w*|STREAM \d[\d.]*")
 _DOUBTFUL = "report template"  # the quality of figures whose origin is in doubt
 

@@ -38,14 +38,15 @@ WIDTH = 16 / 2.54  # inches: the text width of the article's PDF
 TITLE, BASE, SMALL, TINY = 9.0, 8.0, 7.0, 6.0  # points on paper
 
 BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
-SKY, PURPLE, BLACK = "#56B4E9", "#CC79A7", "#000000"
+SKY, PURPLE, BLACK, WINE = "#56B4E9", "#CC79A7", "#000000", "#882255"
 GREY, PALE, INK, FAINT = "#7F7F7F", "#E8E8E8", "#222222", "#555555"
 OWN = "#EAF3F8"  # behind what is of this study
 
 _LOOKS = {
     "local": (BLUE, "o"), "remote": (VERMILLION, "s"), "interleave": (GREEN, "D"),
     "unbound": (BLACK, "^"), "preferred": (SKY, "v"), "cpus-only": (ORANGE, "P"),
-    "cores": (PURPLE, "h"), "control": (GREY, "p"),
+    "cores": (PURPLE, "h"), "control": (GREY, "p"), "memory-only": (WINE, "X"),
+    "interleave:all": (GREEN, "d"), "interleave:weighted": (GREEN, "H"),
 }  # fmt: skip
 PALETTE = {family: colour for family, (colour, _) in _LOOKS.items()}
 MARKERS = {family: marker for family, (_, marker) in _LOOKS.items()}

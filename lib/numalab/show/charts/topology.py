@@ -338,7 +338,8 @@ def _draw_card(
     _memory_bar(axes, node, topology, x + _PAD, y + 0.21, width - 2 * _PAD, largest)
     gy = y + 0.46
     if not card.rows:
-        _text(axes, x + _PAD, gy + 0.06, "no CPUs", style.SMALL, color=style.FAINT, slant="italic")
+        words = "no CPUs" if node.tier is None else f"no CPUs, memory tier {node.tier}"
+        _text(axes, x + _PAD, gy + 0.06, words, style.SMALL, color=style.FAINT, slant="italic")
         gy += _LINE + _PAD
     for row in card.rows:
         gx = x + _PAD
