@@ -106,7 +106,10 @@ def bench_stream(path: str, work: Path, array: int, pairs: int) -> bool:
         array = next(int(r["array_bytes"]) for r in records if r["kind"] == "setup")
     else:
         program = compile_reference(
-            "reference_stream.c", work / "stream", "-fopenmp", f"-DELEMENTS={array // 8}",
+            "reference_stream.c",
+            work / "stream",
+            "-fopenmp",
+            f"-DELEMENTS={array // 8}",
             "-fno-tree-loop-distribute-patterns",
         )
 

@@ -177,7 +177,10 @@ def test_stream_threads_environment_and_the_size_rule():
     plan = driver.prepare({}, HOST, "0-1", "0")
     assert plan.options["cache_bytes"] == 8 << 20  # of the one L3 that CPUs 0-1 use
     assert plan.need_bytes == 3 * 4 * (8 << 20)
-    assert driver.environment(plan.options, CELL)["OMP_NUM_THREADS"] == "2"
+    bound = driver.environment(plan.options, CELL)
+    assert bound["OMP_NUM_THREADS"] == "2" and bound["OMP_PLACES"] == "threads"
+    free = driver.environment(plan.options, cell(None))
+    assert free["OMP_PROC_BIND"] == "false" and "OMP_PLACES" not in free
     assert last_level_caches(HOST, "1-2") == 16 << 20
     assert last_level_caches(replace(HOST, caches=()), "0") is None
     setup = {"kind": "setup", "array_bytes": 80_000_000}
@@ -185,6 +188,8 @@ def test_stream_threads_environment_and_the_size_rule():
     assert driver.doubts([setup, valid], {"cache_bytes": 20_000_000}) == []
     (doubt,) = driver.doubts([setup, valid], {"cache_bytes": 21_000_000})
     assert doubt.code == "below-four-caches" and "3.8×" in str(doubt)
+    (doubt,) = driver.doubts([setup, valid], {"cache_bytes": 1 << 20, "cache_hidden": True})
+    assert doubt.code == "below-hidden-cache" and "compiled into" in str(doubt)
     (doubt,) = driver.doubts([setup, valid], {})
     assert doubt.code == "llc-unknown" and "unknown" in str(doubt)
     failed = {"kind": "validation", "value": False, "text": "Failed Validation on array a[]"}

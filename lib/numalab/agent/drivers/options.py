@@ -104,9 +104,10 @@ class Caches:
     ``last`` is the sum of the last-level caches that they use, which STREAM's run rules ask for;
     ``outer`` that of all from the second level on, which is what can hold their data where the
     last level keeps no copy of the second (victim caches: AMD, Intel since Skylake-SP, Arm).
-    ``hidden``: the last level that the kernel lists belongs to one core each, on a host with
-    several. Behind it there may be one that it does not list: the system-level cache of Arm
-    servers (Ampere Altra, Graviton, Neoverse meshes), the L3 that a hypervisor conceals.
+    ``hidden``: the last level that the kernel lists is the second or first and belongs to one
+    core each, on a host with several. Behind it there may be one that it does not list: the
+    system-level cache of Arm servers (Ampere Altra, Graviton, Neoverse meshes), the L3 that a
+    hypervisor conceals.
     """
 
     last: Optional[int]
@@ -127,7 +128,8 @@ def caches(host: Host, cpus: str) -> Caches:
         len({host.cpu[n].siblings or str(n) for n in cpulist.parse(c.cpus) if n in host.cpu}) == 1
         for c in last
     )
-    return Caches(_sum(last), _sum(outer) if _sum(last) else None, several and of_one_core)
+    hidden = level < 3 and several and of_one_core
+    return Caches(_sum(last), _sum(outer) if _sum(last) else None, hidden)
 
 
 def _sum(found: Sequence[Cache]) -> Optional[int]:

@@ -115,7 +115,7 @@ class Probe(Driver):
         }
         huge = kernel.huge_page_bytes(host.root) if out["pages"] in ("auto", "thp") else 0
         if mode in ("latency", "loaded"):
-            out["huge_page_bytes"] = huge  # what the pages asked for are to be; 0: the host has none
+            out["huge_page_bytes"] = huge  # of the pages asked for; 0: the host has none
         if mode == "stream":
             out["repeat"] = check.whole("repeat", options.get("repeat", 10), 2, 10000)
         else:
@@ -219,12 +219,12 @@ class Probe(Driver):
         ]
 
     def unverified(self, records: Sequence[Record], options: Options) -> Optional[Reason]:
-        """Return why a chase was not with huge pages or not alone, or how many pairs are missing."""
+        """Return why a chase was not with huge pages or not alone, or that pairs are missing."""
         setup, huge = check.first_of(records, "setup"), options.get("huge_page_bytes")
         got, placed = setup["transparent_huge_bytes"], _placed(records)
-        if huge and setup["bytes"] >= huge and got is not None and placed:
-            if got < _HUGE_WANTED * placed:
-                return reason("huge-pages-not-got", share=got / placed, pages=setup["pages"])
+        known = huge and setup["bytes"] >= huge and got is not None and placed
+        if known and got < _HUGE_WANTED * placed:
+            return reason("huge-pages-not-got", share=got / placed, pages=setup["pages"])
         if setup["mode"] == "loaded" and any(
             r["pinned"] is None for r in records if r["kind"] == "thread"
         ):
@@ -251,10 +251,10 @@ class Probe(Driver):
         out: List[Sample] = []
         kernels = [record for record in records if record["kind"] == "stream"]
         t = 0.0
-        for times in zip(*(kernel["times_s"] for kernel in kernels)):
-            for kernel, took in zip(kernels, times):
+        for times in zip(*(one["times_s"] for one in kernels)):
+            for one, took in zip(kernels, times):
                 t += took
-                out.append(Sample(t, kernel["kernel"], kernel["bytes"] / took / 1e9, "GB/s"))
+                out.append(Sample(t, one["kernel"], one["bytes"] / took / 1e9, "GB/s"))
         for record in records:
             if record["kind"] == "latency":
                 for ns in record["samples_ns"]:

@@ -59,11 +59,18 @@ _OF_MODE: Dict[str, Tuple[Keys, Keys]] = {  # what ready and result have besides
         {"array_bytes": WHOLE, "repeats": WHOLE, "non_temporal": TEXT + NONE},
         {"kernels": LIST, "relative_error": REAL},
     ),
-    "latency": (_CHASE, {
-        "samples_ns": LIST, "tlb_local_samples_ns": LIST, "accesses_per_sample": WHOLE,
-    }),
-    "loaded": ({**_CHASE, "delay_turn_ns": REAL, "injectors": WHOLE, "stores": TEXT},
-               {"points": LIST}),
+    "latency": (
+        _CHASE,
+        {
+            "samples_ns": LIST,
+            "tlb_local_samples_ns": LIST,
+            "accesses_per_sample": WHOLE,
+        },
+    ),
+    "loaded": (
+        {**_CHASE, "delay_turn_ns": REAL, "injectors": WHOLE, "stores": TEXT},
+        {"points": LIST},
+    ),
     "bandwidth": ({"bytes": WHOLE, "sample_s": REAL, "stores": TEXT}, {"mixes": LIST}),
     "core-to-core": ({"samples": WHOLE}, {"rows": WHOLE}),
 }
@@ -261,8 +268,9 @@ def _loaded(line: Line, start: Record) -> List[Record]:
         # 0: the reading threads were not run during that sample.
         gbs = line.numbers(point["bandwidth_gbs"], "bandwidth_gbs", zero=True)
         out.append({
-            "kind": "loaded", "mix": point["mix"], "delay": point["delay"], "samples_ns": ns, "samples_gbs": gbs,
-            "median_ns": statistics.median(ns), "median_gbs": statistics.median(gbs),
+            "kind": "loaded", "mix": point["mix"], "delay": point["delay"],
+            "samples_ns": ns, "samples_gbs": gbs, "median_ns": statistics.median(ns),
+            "median_gbs": statistics.median(gbs),
         })  # fmt: skip
     return out
 

@@ -160,8 +160,9 @@ def _numbers(axes: Axes, places: Sequence[float], *, log: bool) -> None:
 def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
     """Draw latency (ns) against the bandwidth (GB/s) moved meanwhile, one curve per cell.
 
-    Uses the rows ``loaded_latency`` and ``loaded_bandwidth``, joined by cell and point; traffic
-    of several mixes ("2:1 delay=100") has a curve for each. A curve runs from the longest injection delay (``x``) to none, as in Intel MLC's loaded latency. Both
+    Uses the rows ``loaded_latency`` and ``loaded_bandwidth``, joined by cell and point; traffic of
+    several mixes ("2:1 delay=100") has a curve for each. A curve runs from the longest injection
+    delay (``x``) to none, as in Intel MLC's loaded latency. Both
     axes start at 0. Raises Fault where no point has both.
     """
     rows = measurements.filter(
