@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import uuid
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -29,6 +29,7 @@ from numalab.agent.contract import (
     Timing,
     ToolRecord,
     ToolRequest,
+    Tour,
     Trial,
     dumps,
     from_json,
@@ -61,6 +62,10 @@ short) echo 42;;
 status) echo working; echo 'no such input' >&2; exit 7;;
 usage) printf 'node 7 is out of range\nusage: fake [-i]\n  -i nodes\n' >&2; exit 1;;
 flood) yes;;
+tour) while read -r word name && [ "$word" = visit ]; do
+  [ "$name" = "$3" ] && exit 3
+  echo "{\"event\":\"ready\",\"visit\":\"$name\"}"; read -r go
+  echo "{\"event\":\"result\",\"visit\":\"$name\",\"value\":42}"; done;;
 esac
 """
 
@@ -84,18 +89,21 @@ class Fake(Driver):
         records: List[Record] = []
         for number, line in enumerate(text.splitlines(), 1):
             try:
-                value = json.loads(line)
+                value, visit = json.loads(line), ""
                 if isinstance(value, dict):
                     if value["event"] != "result":
                         continue
-                    value = value["value"]
-                records.append({"kind": "fake", "value": float(value)})
+                    value, visit = value["value"], value.get("visit", "")
+                records.append({"kind": "fake", "value": float(value), "visit": visit})
             except (ValueError, KeyError):
                 raise ParseError("fake", number, line, "not a value") from None
         return records
 
     def metrics(self, records: Sequence[Record]) -> List[Row]:
-        return [Row("speed", record["value"], "1/s") for record in records]
+        return [Row("speed", one["value"], "1/s", cell=one["visit"]) for one in records]
+
+    def visit(self, cell: Cell) -> str:
+        return f"visit {cell.id}"
 
 
 def mark() -> str:
@@ -156,6 +164,17 @@ def plan(
     )  # fmt: skip
 
 
+def tour(cells: int, number: str, blocks: int = 2, crash: str = "", **request: Any) -> Plan:
+    """A plan of one tour through some cells; the tool ends when it is sent to ``crash``."""
+    made = plan(["tour"] * cells, number, blocks, **request)
+    free = {field.name: getattr(made.cells[0], field.name) for field in fields(Cell)}
+    options = {**made.cells[0].options, "pids": crash}
+    visits = tuple(cell.id for cell in made.cells)
+    one = Tour(**{**free, "id": "tour:fake", "options": options, "visits": visits})
+    order = tuple(Trial(block, block, 1, one.id) for block in range(1, blocks + 1))
+    return replace(made, tours=(one,), order=order)
+
+
 def with_cells(made: Plan, *fields: Mapping[str, Any]) -> Plan:
     """A plan whose cells have other fields, in order."""
     cells = [replace(cell, **more) for cell, more in zip(made.cells, fields)]
@@ -203,7 +222,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     def start(options: Any) -> None:
         run.run(
             loaded, Path(out), allow_host_changes=True, record=Path(record),
-            changes_root=Path(root), lock_name=lock,
+            changes_root=Path(root), lock_name=lock, busy=True,
         )  # fmt: skip
 
     command._run = start

@@ -92,7 +92,7 @@ static void prepare(struct run *run) {
         die(EXIT_MEMORY, "not enough memory for the counters of %d threads", b.team->size);
     double each = o->seconds / o->mix_count;
     b.samples = each >= 1 ? 10 : each >= 0.3 ? 5 : 3;
-    b.sample_s = each / b.samples > 0.02 ? each / b.samples : 0.02;
+    b.sample_s = each / b.samples > 0.01 ? each / b.samples : 0.01;
     b.gbs = allocate((size_t)b.samples, sizeof *b.gbs);
     if (!made) {
         team_run(b.team, first_touch, NULL);
