@@ -29,6 +29,7 @@ from ..contract import (
 )
 from ..errors import Fault, ParseError
 from ..rows import row
+from ..trial import containers
 from . import options as check
 from .options import Options
 
@@ -104,7 +105,13 @@ class Command(Driver):
             resolved["env"] = {str(name): str(value) for name, value in added.items()}
         if options.get("seconds"):
             resolved["seconds"] = check.seconds("seconds", options["seconds"], 0, 1e7)
-        return Prepared(resolved, check.size("need_bytes", options.get("need_bytes", 0), least=0))
+        engine = containers.engine(resolved["argv"])
+        where = {"engine": engine, "cpus": cpus, "nodes": memory_nodes}
+        return Prepared(
+            resolved,
+            check.size("need_bytes", options.get("need_bytes", 0), least=0),
+            (reason("engine-starts-it", **where),) if engine else (),
+        )
 
     def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the program and its words, the program by the path that was found."""

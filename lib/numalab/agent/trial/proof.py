@@ -243,24 +243,26 @@ def prove(
     host: Host,
     *,
     buffers: Optional[Mapping[Any, int]] = None,
+    alone: bool = False,
     proc: str = "/proc",
 ) -> Proof:
     """Compare where a running tree's memory and threads are with what its cell expects.
 
     ``pids`` is the root of the tree, or several. ``buffers`` are bytes per node as a tool itself
     got them from move_pages(2) for its own buffers; given, they are judged in place of numa_maps.
-    Never raises for the state of the process.
+    ``alone``: they have no children, so that no other process is read, of which large hosts have
+    thousands. Never raises for the state of the process.
     """
     roots = kernel.roots_of(pids)
     try:
-        table = kernel.processes(proc)
+        found = [kernel.stat_of(f"{proc}/{pid}") for pid in roots] if alone else None
+        table = kernel.processes(proc) if found is None else {one.pid: one for one in found if one}
         members = kernel.tree(roots, table)
         for pid in roots:
             if pid not in members:
                 raise _ended(pid)
     except _Unprovable as why:
-        nothing = MemoryProof(None, why.why), CpuProof(None, why.why)
-        return _together(*nothing, host, absent=why.absent)
+        return unmade(why.why, host, why.absent)
     cpus, cpus_absent = _prove_cpus(members, cell.expects.cpus, proc)
     memory, absent = MemoryProof(True), False
     expects = cell.expects.memory
@@ -274,6 +276,11 @@ def prove(
         except _Unprovable as why:
             memory, absent = MemoryProof(None, why.why), why.absent
     return _together(memory, cpus, host, absent or cpus_absent)
+
+
+def unmade(why: Reason, host: Host, absent: bool = True) -> Proof:
+    """Return the proof that could not be made, and why; ``absent``: there was nothing to see."""
+    return _together(MemoryProof(None, why), CpuProof(None, why), host, absent)
 
 
 def _together(memory: MemoryProof, cpus: CpuProof, host: Host, absent: bool) -> Proof:

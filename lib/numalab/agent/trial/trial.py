@@ -58,9 +58,10 @@ from ..contract import (
     to_json,
 )
 from ..errors import Fault
+from ..host import cgroup
 from ..paths import published
 from ..plan import kinds, resolve, tours
-from . import journal, process, settings
+from . import containers, journal, process, settings
 from . import proof as proving
 from .folder import now_utc
 
@@ -93,7 +94,7 @@ class Bench(NamedTuple):
     found: ToolRecord  # what the driver's find() returned
     lock: int  # the descriptor of the host's measuring lock
     stopped: Callable[[], bool]
-    changes: Optional[settings.HostChanges] = None  # recorded, where cells change host settings
+    changes: Optional[settings.HostChanges] = None  # the settings that cells hold or change
 
 
 def raw_name(trial: int, cell: str, kind: str) -> str:
@@ -135,6 +136,8 @@ class _Trial:
         self.cells = [bench.plan.cell[id] for id in visited]
         self.limit_s = limit_s(bench.plan.request.time_limit_s, self.cell.timing)
         self.argv = self.driver.argv(bench.found, self.cell.options, self.cell)
+        engine = containers.engine(self.argv)
+        self.containers = containers.Started(engine) if engine else None
         self._child: Optional[process.Child] = None
         self.collection: Optional[collectors.Collection] = None
         self.collected: Optional[Mapping[str, Any]] = None
@@ -163,6 +166,7 @@ class _Trial:
     def measure(self) -> Tuple[TrialRecord, List[Row]]:
         started = now_utc()
         kills_before = kernel.oom_kills() or 0
+        stops_before = cgroup.throttled() or 0
         try:
             try:
                 if self.bench.changes:
@@ -184,6 +188,10 @@ class _Trial:
             finally:
                 self._clean_up()
             self._check_settings()
+            stops = (cgroup.throttled() or 0) - stops_before
+            if stops > 0:
+                held_back = reason("held-back", times=stops)
+                self.unverified.update((cell.id, held_back) for cell in self.cells)
             if self.failure and (kernel.oom_kills() or 0) > kills_before:
                 self.failure = reason("out-of-memory", why=to_json(self.failure))
             return self._conclude(started)
@@ -299,6 +307,7 @@ class _Trial:
 
     def _expect(self, event: str) -> Dict[str, Any]:
         """Return the tool's next record of this event; any other kind of line is a failure."""
+        pause = 0.001
         while True:
             ended = self.child.poll() is not None  # first, so that its last words are read
             for line in self._new_lines():
@@ -313,7 +322,8 @@ class _Trial:
                 self._check_end()
                 raise _Failed(reason("tool-ended", event=event, said=self._last_words()))
             self._check_on_it(f'say "{event}"')
-            time.sleep(_POLL_S)
+            time.sleep(pause)
+            pause = min(pause * 1.5, _POLL_S)
 
     def _new_lines(self) -> List[str]:
         with open(self.stdout, "rb") as file:
@@ -376,9 +386,14 @@ class _Trial:
                 proof = proving.prove([pid], cell.of(one.name), host)
                 self.proofs.append(replace(proof, when=when, t_s=t_s, instance=one.name))
         else:
-            pids = self.pids or [self.child.pid]
-            proof = proving.prove(pids, cell, host, buffers=buffers)
-            its = cell.id if self.tour else ""
+            pids, why = self.pids or [self.child.pid], None
+            if self.containers:
+                pids, why = self.containers.roots()
+            its, alone = (cell.id, {"alone": True}) if self.tour else ("", {})
+            if why:
+                proof = proving.unmade(why, host)
+            else:
+                proof = proving.prove(pids, cell, host, buffers=buffers, **alone)
             self.proofs.append(replace(proof, when=when, t_s=t_s, cell=its))
         took = time.monotonic() - began
         self.proof_s += took
@@ -425,6 +440,8 @@ class _Trial:
         except Fault as fault:
             self.warnings.append(fault.reason)
         left = self._child.end() if self._child is not None else []
+        if self.containers and (pids := self.containers.roots()[0]):
+            self.warnings.append(reason("container-left", pids=pids))
         if left:
             raise Fault(
                 f"these processes cannot be killed: {left}; they hang inside the kernel",
@@ -603,7 +620,8 @@ def _with_fresh_memory(host: Host) -> Host:
         cache = kernel.page_cache(now) if now else node.page_cache_bytes
         nodes.append(replace(node, free_bytes=free, page_cache_bytes=cache))
     available = _meminfo(f"{host.root}/proc/meminfo").get("MemAvailable", host.available_bytes)
-    return replace(host, nodes=tuple(nodes), available_bytes=available)
+    allowed = replace(host.allowed, memory_bytes=cgroup.memory_left(host.root))
+    return replace(host, nodes=tuple(nodes), available_bytes=available, allowed=allowed)
 
 
 def _meminfo(path: str) -> Dict[str, int]:

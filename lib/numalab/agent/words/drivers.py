@@ -97,6 +97,8 @@ SENTENCES: Dict[str, Template] = {
     "where-pages-were-unknown": "where its pages were is not known",
     "killed-by-signal": "it was killed by signal {signal}",
     "peak-memory-unknown": "it ended before its peak memory could be read",
+    "engine-starts-it": "{engine} lets its engine start the container, which is not bound by this: "
+    "give it --cpuset-cpus={cpus} --cpuset-mems={nodes}. Counters of processes are {engine}'s own",
     "numactl-gives-none": "numactl says that it is not available",
     "not-validated": "STREAM did not validate its result: {text}",
     "output-ends-early": "the output ends before the final report",

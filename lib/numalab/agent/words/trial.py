@@ -100,6 +100,7 @@ SENTENCES: Dict[str, Template] = {
     "setting-refused": "{name} cannot be set to {value} ({path}: {why})",
     "setting-not-taken": "{name} was set to {value} and reads {now}",
     "setting-changed-by-others": "somebody else set {name} from {was} to {now} meanwhile",
+    "setting-not-as-planned": "{name} was {planned} when this was planned and is {now} now",
     "setting-is-theirs": "somebody else set it to {value} since: left as it is",
     "setting-not-restored": "{name} could not be put back to {value} ({path}: {why})",
     "setting-not-put-back": "{name} was not put back: {why}",
@@ -128,6 +129,14 @@ SENTENCES: Dict[str, Template] = {
     "pids-missing": "it named {named} processes for {wanted} instances",
     "out-of-memory": "{why} (the kernel ran out of memory and killed a process meanwhile)",
     "output-unreadable": "{why}",
+    "host-busy": lambda said: (
+        f"others use {units.percent(said['share'])} of the CPUs"
+        + (f" ({', '.join(said['names'])})" if said["names"] else "")
+    ),
+    "servers-running": "a database server runs on this host: {names}",
+    "nothing-while-busy": lambda said: f"nothing is measured: {_all(said)}",
+    "held-back": "its control group used up its CPU time (cpu.max) and was stopped "
+    "{times:n time} meanwhile",
     "disturbed": lambda said: (
         f"others used {units.percent(said['share'])} of this cell's CPU time"
         + (f" ({', '.join(said['names'])})" if said["names"] else "")
@@ -139,6 +148,14 @@ SENTENCES: Dict[str, Template] = {
     "({error})",
     "policy-not-in-force": "not started: asked for memory policy {policy} on nodes {nodes}, the "
     "kernel set {now} on {on}; is a node outside of this process's cpuset?",
+    # containers
+    "container-not-seen": "no container was seen that {engine} started: only its processes could "
+    "be proven",
+    "several-containers": "{number} containers began since {engine} was started: which is this "
+    "trial's cannot be told",
+    "container-left": lambda said: (
+        "its container still runs: processes " + ", ".join(map(str, said["pids"]))
+    ),
     # the proof
     "one-visible-node": "verified: one visible node",
     "not-proven": "placement not proven: {why}",
