@@ -192,6 +192,16 @@ def test_refuting_never_slower_needs_a_difference_too():
     assert verdict(asked, measurements(cells, noise=0.003), None, plan(cells)).verdict == REFUTED
 
 
+def test_a_verdict_says_what_its_pair_stands_for():
+    frame, planned = four_pairs([0.6])
+    why = reason("stands-for-pairs", here=0, there=1, pairs=56, distance=20)
+    cells = [replace(c, stands_for=why) if c.binding == "remote" else c for c in planned.cells]
+    planned = replace(planned, cells=tuple(cells))
+    found = verdict({**REMOTE, "ratio_at_most": 0.8}, frame, planned=planned)
+    assert found.verdict == SUPPORTED
+    assert found.because.endswith("; 0→1 stands for 56 pairs at distance 20")
+
+
 def test_what_the_plan_skipped_cannot_be_tested():
     cells = [cell for cell in two_nodes() if cell.binding != "remote"]
     absent = Resolution("remote", (), reason("one-memory-node", node=0))

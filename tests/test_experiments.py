@@ -66,6 +66,18 @@ def test_the_command_line_overrides_the_file(tmp_path):
     assert loaded.request("smoke", "here", collectors=False).collectors is None
 
 
+def test_pairs_stand_for_their_class_but_where_bindings_are_named(tmp_path):
+    sweep = "sweep: [{option: mode, values: [loaded], bindings: [local], pairs: class}]\n"
+    loaded = experiments.load(_write(tmp_path, GOOD + sweep))
+    assert loaded.request("smoke", "here").pairs == "class"
+    assert loaded.request("smoke", "here", bindings=["local"]).pairs == "every"
+    every = loaded.request("smoke", "here", pairs="every")
+    assert every.pairs == "every" and every.sweep[0].pairs is None
+    loaded = experiments.load(_write(tmp_path, GOOD + sweep + "pairs: every\n"))
+    asked = loaded.request("smoke", "here")
+    assert asked.pairs == "every" and asked.sweep[0].pairs == "class"
+
+
 def test_collectors_of_a_file_are_kept_or_switched_off(tmp_path):
     path = _write(tmp_path, GOOD + "collectors: {perf: false}\n")
     loaded = experiments.load(path)

@@ -263,6 +263,51 @@ def test_swept_cells_are_compared_at_the_same_value(drivers):
     assert found["remote:0-1/repeat=9"].options["repeat"] == 9
 
 
+def test_a_pair_stands_for_its_class_unless_every_is_asked_for(drivers):
+    host = topologies.topology(8, sockets=2, cores=2)
+    sweep = {"option": "threads", "values": [1], "bindings": ["local", "remote"]}
+    made = plan.make(request(pairs="class", sweep=[sweep]), host)
+    kinds = [cell.binding for cell in made.cells if not cell.sweep and cell.role != "control"]
+    assert kinds == ["local", "remote", "remote", "interleave", "unbound"]
+    assert len([cell for cell in made.cells if cell.sweep]) == 3
+    said = {str(cell.stands_for).partition(" ")[2] for cell in made.cells if cell.sweep}
+    assert {"stands for 24 pairs at distance 12", "stands for 32 pairs at distance 20"} < said
+    printed = " ".join(show.text(made).split())
+    assert "stands for 32 pairs at distance 20" in printed
+    (local,) = (cell for cell in made.cells if cell.role == "baseline" and not cell.sweep)
+    assert dict(resolved(made))["remote"][0] and dict(resolved(made))["local"][0][0] == local.id
+    assert len(plan.make(request(pairs="every"), host).cells) == 1 + 8 + 56 + 8 + 1
+    with pytest.raises(Fault, match="pairs is 'some'. write class or every"):
+        plan.make(request(pairs="some"), host)
+
+
+def test_a_sweep_may_be_of_one_pair_of_each_distance(drivers):
+    """As loaded latency beside the matrix of all pairs."""
+    host = topologies.topology(8, sockets=2, cores=2)
+    sweep = {"option": "repeat", "values": [9], "bindings": ["local", "remote"], "pairs": "class"}
+    made = plan.make(request(sweep=[sweep]), host)
+    copies = [cell for cell in made.cells if cell.sweep]
+    assert len(made.cells) - len(copies) == 74
+    assert sorted(cell.distance for cell in copies) == [10, 12, 20]
+    assert len({cell.cpu_nodes for cell in copies}) == 1
+    assert all(cell.stands_for for cell in copies)
+    assert not any(cell.stands_for for cell in made.cells if not cell.sweep)
+    assert {cell.baseline for cell in copies if cell.binding == "remote"} == {
+        cell.id for cell in copies if cell.binding == "local"
+    }
+    with pytest.raises(Fault, match="sweep: pairs is 'every'"):
+        plan.make(request(sweep=[{**sweep, "pairs": "every"}]), host)
+
+
+def test_a_node_that_a_sweep_names_is_measured(drivers):
+    sweep = {"option": "threads", "values": [1], "bindings": [{"local": 2}]}
+    for seed in range(1, 5):
+        asked = request(pairs="class", sweep=[sweep], seed=seed)
+        made = plan.make(asked, topologies.topology(4))
+        assert [cell.id for cell in made.cells if cell.sweep] == ["local:2/threads=1"]
+        assert [cell.id for cell in made.cells][0] == "local:2"
+
+
 def test_a_swept_cell_may_meet_its_baseline_at_the_baselines_own_value(drivers):
     sweep = {"option": "threads", "values": [2, 4], "bindings": ["local"]}
     asked = request(
@@ -291,6 +336,39 @@ def test_a_cpuset_is_named_in_the_plan(drivers):
     assert "limited-by-cpuset" not in codes(plan.make(request(), host).warnings)
     made = plan.make(request(), topologies.limit(host, cpus="0-5", nodes="0"))
     assert reason("limited-by-cpuset", cpus="0-5", nodes="0") in made.warnings
+
+
+def test_a_group_that_limits_time_and_memory_bounds_the_plan(drivers):
+    """As in a container with cpu.max and memory.max."""
+    host = topologies.topology(2, cores=4)
+    allowed = replace(host.allowed, cpu_time=2.5, memory_bytes=4 * GIB)
+    made = plan.make(request(), replace(host, allowed=allowed))
+    assert {cell.threads for cell in made.cells} == {2}
+    note = reason("threads-bounded", asked=4, threads=2, limit=2.5)
+    assert note in by_id(made)["local:0"].notes
+    assert "the time of 2.5 CPUs" in str(note)
+    assert {"limited-cpu-time", "limited-memory"} <= set(codes(made.warnings))
+    allowed = replace(host.allowed, memory_bytes=GIB // 2)
+    made = plan.make(request(), replace(host, allowed=allowed))
+    assert made.cells == () and {one.reason.code for one in made.skipped} == {"node-too-small"}
+
+
+def test_a_cell_whose_pages_balancing_may_move_is_marked(drivers, tmp_path):
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    setting = tmp_path / "proc/sys/kernel/numa_balancing"
+
+    def marked(value, nodes=2, **asked):
+        setting.write_text(value + "\n")
+        here = plan.Environment(str(tmp_path))
+        made = plan.make(request(**asked), topologies.topology(nodes), here)
+        assert made.settings == {"kernel.numa_balancing": value}
+        return {c.id for c in made.cells if "balancing-may-move" in codes(c.notes)}
+
+    wanted = {"bindings": ["local", "interleave", "preferred", "cpus-only", "unbound"]}
+    assert marked("1", **wanted) == {"cpus-only:0", "cpus-only:1", "unbound"}
+    assert marked("0", **wanted) == set() == marked("1", nodes=1, **wanted)
+    off = {"changes": {"kernel.numa_balancing": "0"}}
+    assert marked("1", **wanted, **off) == set()
 
 
 def test_warnings_say_what_this_plan_cannot_decide(drivers):
