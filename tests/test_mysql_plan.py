@@ -129,6 +129,11 @@ def test_loads_and_interleaving_are_swept(make):
         "required", "shares", "0-1", policy="interleave"
     )
     assert found["cpus-only:1"].expects.memory.proof == "outcome"
+    with_cxl = topologies.without_cpus(topologies.topology(3), 2)
+    found = cells(make(["cpus-only"], with_cxl, options={"innodb_numa_interleave": True}))
+    assert {cell.expects.memory.nodes for cell in found.values()} == {"0-2"}
+    said = [" ".join(map(str, cell.notes)) for cell in found.values()]
+    assert said and all("also node 2, which has memory without CPUs" in one for one in said)
     bound = make(["local"], topologies.topology(2), options={"innodb_numa_interleave": True})
     assert cells(bound)["local:0"].expects.memory.rule == "within"
 

@@ -125,6 +125,10 @@ SENTENCES: Dict[str, Template] = {
     # MySQL and MariaDB
     "no-mysql-server": "there is no MySQL or MariaDB server on this host",
     "only-another-server": "there is no {wanted} server here, only {title}",
+    "interleaves-over-memory-only": (
+        "{setting} takes every node that the server may use, also {nodes:nodes}, which has memory "
+        "without CPUs"
+    ),
     "setting-not-built-in": "{title} was built without {setting}",
     "data-below-caches": (
         "the tables ({tables:size}) are not four times the last-level caches ({caches:size}): the "

@@ -139,6 +139,9 @@ class MySQL(ServedDriver):
         notes = self.client_notes(options, cpus)
         if not options[_INTERLEAVE]:
             notes.insert(0, reason("setting-not-built-in", title=found.title, setting=_INTERLEAVE))
+        if options[_INTERLEAVE] == "ON" and host.memory_only:
+            nodes = cpulist.format(host.memory_only)
+            notes.append(reason("interleaves-over-memory-only", setting=_INTERLEAVE, nodes=nodes))
         small = sizes.below_caches(options, host, cpus)
         if small:
             notes.append(reason("data-below-caches", **small))
@@ -160,7 +163,7 @@ class MySQL(ServedDriver):
         Where the binding leaves memory alone, the pool itself must be interleaved over all nodes
         that may be used.
         """
-        bound = cell.memory.policy in ("bind", "interleave")
+        bound = cell.memory.policy not in ("default", "preferred")
         nodes = host.memory_nodes
         if options[_INTERLEAVE] != "ON" or bound or len(nodes) < 2:
             return None
