@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cells import cell
+from corpus import read
 from numalab.agent import collectors, kernel
 from numalab.agent.collectors import (
     cpu,
@@ -752,6 +753,25 @@ def test_metrics_of_perf_become_gigabytes_a_second_of_each_node():
     )  # fmt: skip
     assert first.value == pytest.approx(12.5005) and first.reason is None
     assert second.value == pytest.approx(0.8) and second.reason.code == "multiplexed"
+
+
+def test_perf_without_json_prints_the_same_with_separators():
+    """As print_metric_csv and aggr_printout of util/stat-display.c; the third is a metric alone."""
+    raw = (
+        "N0;1;512;;remote_outbound_data_controller_0;900;100.00;;\n"
+        "N0;1;700;;remote_outbound_data_controller_1;900;50.00;3.5;MiB  all_remote_links_outbound\n"
+        "N1;1;;;;;;;7.25;MiB  all_remote_links_outbound\n"
+    )
+    found, why = traffic.parse(raw, of("AuthenticAMD-23-1"))
+    assert why is None
+    assert found["traffic_from_node"] == [(0, 3.5, "MiB", 50.0), (1, 7.25, "MiB", None)]
+
+
+def test_metrics_in_outputs_of_others_are_found():
+    """The one output of the corpus that has metrics in JSON; none has those of an interconnect."""
+    wanted = [event_files.Event("retiring", "tma_retiring", "GB/s")]
+    found, _ = traffic.parse(read("perf_stat_json/interval_metric_threshold.json"), wanted)
+    assert found["retiring"][0] == (None, 33.623465, "%", None)
 
 
 def test_amounts_of_the_data_fabric_are_divided_by_the_time():

@@ -39,8 +39,8 @@ _SOFTWARE = (
     "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults",
     "major-faults",
 )  # fmt: skip
-_SEPARATOR = ";"  # events with terms (cpu/event=0x44,umask=8/) hold commas
-FORMATS = {"json": ("-j",), "csv": ("-x", _SEPARATOR)}
+SEPARATOR = ";"  # events with terms (cpu/event=0x44,umask=8/) hold commas
+FORMATS = {"json": ("-j",), "csv": ("-x", SEPARATOR)}
 _CLOCKS = ("task-clock", "cpu-clock")  # in ms; without a unit, in ns
 WHY_NO_COUNT = {"not supported": "event-not-supported", "not counted": "event-not-counted"}
 
