@@ -542,6 +542,16 @@ def test_a_loaded_latency_curve_runs_from_the_longest_delay_to_none():
         curves.loaded_latency(measurements(two_nodes(), blocks=2))
 
 
+def test_traffic_of_several_mixes_has_a_curve_for_each():
+    rows = loaded_rows({"local:0": (78.0, 85.0), "remote:0-1": (40.0, 136.0)})
+    mixed = [rows.with_columns(point=mix + " " + pl.col("point")) for mix in ("reads", "2:1")]
+    assert len(curves.loaded_latency(mixed[0]).figure.axes[0].containers) == 2
+    figure = curves.loaded_latency(pl.concat(mixed))
+    assert len(figure.figure.axes[0].containers) == 4
+    assert {"local 0, reads", "local 0, 2:1"} <= set(texts(figure)), texts(figure)
+    assert_publishable(figure)
+
+
 def test_many_curves_share_one_entry_per_family():
     cells = {f"local:{node}": (30.0 + node, 90.0) for node in range(16)}
     cells |= {f"remote:{node}-15": (18.0, 190.0) for node in range(15)}

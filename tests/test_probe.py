@@ -24,7 +24,7 @@ import sysfs_tree
 import topologies
 from cells import cell
 from numalab.agent import cpulist, kernel
-from numalab.agent.contract import Cache, ToolRecord
+from numalab.agent.contract import SCHEMA, Cache, ToolRecord
 from numalab.agent.drivers import core_choice, driver, probe_build, probe_output
 from numalab.agent.drivers.options import caches as caches_of
 from numalab.agent.drivers.options import last_level_caches
@@ -728,6 +728,8 @@ def test_what_the_driver_asks_for_is_understood_and_read(program, mode):
             elif row.metric in probe_output.NON_TEMPORAL and row.value is None:
                 assert row.reason.code == "no-non-temporal-stores"
                 assert records[0]["non_temporal"] is None
+            elif row.metric == "loaded_bandwidth" and row.value is None:
+                assert row.reason.code == "readers-not-run"  # as busy a machine
             else:
                 assert row.reason is None
                 assert row.value > 0 or row.metric == "huge_page_share"
@@ -863,7 +865,7 @@ def test_a_command_keeps_its_words_and_environment():
 
 
 RUSAGE = {
-    "schema": 2, "kind": "rusage", "wall_s": 1.5, "exit_status": 0, "signal": None,
+    "schema": SCHEMA, "kind": "rusage", "wall_s": 1.5, "exit_status": 0, "signal": None,
     "max_rss_bytes": 4096, "max_rss_reason": None, "user_s": 1.0, "system_s": 0.25,
     "minor_faults": 10, "major_faults": 0, "voluntary_switches": 1, "involuntary_switches": 2,
 }  # fmt: skip
