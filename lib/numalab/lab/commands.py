@@ -54,7 +54,9 @@ def list_hosts(as_json: Json = False) -> None:
         return
     for host in loaded:
         memory = f"{host.memory / 2**30:g} GiB"
-        shape = f"{host.arch}, {host.nodes} × {memory}, {host.cpus} CPUs, {host.sockets} sockets"
+        shape = (
+            f"{host.arch}, {host.all_nodes} × {memory}, {host.cpus} CPUs, {host.sockets} sockets"
+        )
         print(f"{host.name}\n    {host.says}\n    {shape}")
 
 

@@ -29,6 +29,7 @@ class Host(BaseModel):
     model: str | None = None
     sockets: int = Field(ge=1, le=64)
     nodes: int = Field(ge=1, le=64)
+    memory_only: int = Field(default=0, ge=0, description="nodes without CPUs, after the others")
     cores: int = Field(ge=1, description="per node")
     threads: int = Field(default=1, ge=1, le=2, description="per core")
     memory: int = Field(description="bytes per node")
@@ -52,10 +53,10 @@ class Host(BaseModel):
             raise ValueError("the cores do not divide evenly over the sockets")
         if self.nodes > self.sockets and self.nodes % self.sockets:
             raise ValueError("the nodes do not divide evenly over the sockets")
-        if len(self.distances) != self.nodes or any(
-            len(row) != self.nodes for row in self.distances
-        ):
-            raise ValueError(f"distances: {self.nodes} nodes need {self.nodes} rows of as many")
+        if {len(self.distances), *map(len, self.distances)} != {self.all_nodes}:
+            raise ValueError(
+                f"distances: {self.all_nodes} nodes need {self.all_nodes} rows of as many"
+            )
         for i, row in enumerate(self.distances):
             for j, distance in enumerate(row):
                 # ACPI 6.5, table 5-68: 10 is a node's own; QEMU takes 254 at most
@@ -69,6 +70,8 @@ class Host(BaseModel):
             raise ValueError("model: up to 47 ASCII characters, no comma")
         if self.model and self.arch != "x86_64":
             raise ValueError("model: only an x86 CPU can be given a name of its own")
+        if self.image and self.image.partition("-")[0] != self.arch:
+            raise ValueError(f"image: {self.image} is not of {self.arch}")
         if self.cpus > 255:
             raise ValueError(f"{self.cpus} CPUs: 255 are the most that this machine model takes")
         if re.search(r"(^| )--( |$)", self.kernel):
@@ -81,9 +84,14 @@ class Host(BaseModel):
         return self.nodes * self.cores * self.threads
 
     @property
+    def all_nodes(self) -> int:
+        """Its nodes, those without CPUs too."""
+        return self.nodes + self.memory_only
+
+    @property
     def total_memory(self) -> int:
         """Bytes of the whole host."""
-        return self.nodes * self.memory
+        return self.all_nodes * self.memory
 
 
 def names() -> list[str]:

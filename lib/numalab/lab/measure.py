@@ -49,7 +49,7 @@ def measure(
 
 
 def _measure(name: str, asked: list[session.Asked], seed: int | None, say: image.Say) -> Path:
-    settings = session.Settings(allow_host_changes=True)
+    settings = session.Settings(allow_host_changes=True, busy=True)
     for attempt in range(_ATTEMPTS):
         try:
             runs, failed = fleet.run(asked, name, [inventory.path()], settings, seed=seed), None

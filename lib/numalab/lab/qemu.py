@@ -79,10 +79,10 @@ def _cpus(host: Host) -> str:
 def _nodes(host: Host) -> list[str]:
     words = ["-m", f"{host.total_memory >> 20}M"]
     each = host.cores * host.threads
-    for node in range(host.nodes):
-        cpus = f"{node * each}-{node * each + each - 1}"
+    for node in range(host.all_nodes):
+        cpus = f"cpus={node * each}-{node * each + each - 1}," if node < host.nodes else ""
         words += ["-object", f"memory-backend-ram,id=m{node},size={host.memory >> 20}M"]
-        words += ["-numa", f"node,nodeid={node},cpus={cpus},memdev=m{node}"]
+        words += ["-numa", f"node,nodeid={node},{cpus}memdev=m{node}"]
     for i, row in enumerate(host.distances):
         for j, distance in enumerate(row):
             if i != j:
