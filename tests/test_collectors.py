@@ -222,7 +222,7 @@ def test_vmstat_gives_more_rows_where_the_kernel_counts_more():
 
 
 def test_what_was_not_collected_has_one_row_that_says_so():
-    rows = collectors.metrics({"missing": [], "vmstat": {"pgfault": [1, 3]}}, FORMULAS)
+    rows = collectors.metrics({"reasons": {}, "vmstat": {"pgfault": [1, 3]}}, FORMULAS)
     missing = {row.metric: row.reason.code for row in rows if row.source == row.metric}
     assert missing == dict.fromkeys(
         ("numastat", "meminfo", "cpu", "perf", "traffic", "resctrl"), "not-collected"
@@ -236,7 +236,7 @@ def test_what_was_not_collected_has_one_row_that_says_so():
 )  # fmt: skip
 def test_a_damaged_record_is_refused(damage):
     with pytest.raises(Fault):
-        collectors.metrics({"missing": [], "disturbance": None, **damage}, FORMULAS)
+        collectors.metrics({"reasons": {}, "disturbance": None, **damage}, FORMULAS)
     with pytest.raises(Fault):
         collectors.samples({"samples": [{"t_s": 1}]})
 
