@@ -292,6 +292,35 @@ def test_other_settings_than_the_cells_are_a_fault(run, changes, found, words):
     assert any(words in fault for fault in _in_a_case(run, changes, found).faults)
 
 
+def _held(run, declared, found):
+    """Make the run one whose plan declares a host's own setting, as its trials found it."""
+    return change(
+        run,
+        lambda manifest: with_plan(manifest, settings=declared),
+        lambda trial: replace(trial, settings=found),
+    )
+
+
+def test_every_cell_holds_the_hosts_own_settings(run):
+    balancing = {"kernel.numa_balancing": "1"}
+    assert _held(run, balancing, balancing).faults == []
+    (fault,) = _held(run, balancing, {"kernel.numa_balancing": "0"}).faults
+    assert "kernel.numa_balancing was 0, not 1" in fault
+    (fault,) = _held(run, balancing, {}).faults
+    assert "no record of what kernel.numa_balancing was" in fault
+    host = json.loads((run / "host.json").read_text())
+    before = {"kernel.numa_balancing": {"value": "1", "reason": None}}
+    journal.write_json(run / "host.json", {**host, "before": before})
+    (fault,) = _held(run, {}, {}).faults
+    assert "no cell says under which kernel.numa_balancing it was measured" in fault
+
+
+def test_a_run_beside_others_says_so(run):
+    busy = (reason("host-busy", share=0.4, names=["backup"]),)
+    found = change(run, lambda manifest: replace(manifest, busy=busy))
+    assert "others use 40 % of the CPUs (backup)" in found.warnings
+
+
 def test_a_failed_trial_need_not_have_had_its_settings(run):
     assert _in_a_case(run, found={"vm.zone_reclaim_mode": "0"}, grade="error").faults == []
 

@@ -86,8 +86,9 @@ def measured(tmp_path_factory):
     for attempt in range(8):
         folder = tmp_path_factory.mktemp("runs")
         done = _while_it_progresses(
-            "run", "--all", "--profile", "smoke", "--host", "here", "--seed", "7", runs_in=folder
-        )
+            "run", "--all", "--profile", "smoke", "--host", "here", "--seed", "7", "--busy",
+            runs_in=folder,
+        )  # fmt: skip
         if "another numalab measurement" not in done.stderr:
             break
         time.sleep(5 * attempt)  # somebody measures on this machine: that is theirs to finish
@@ -306,7 +307,7 @@ def test_a_users_own_experiment_file_is_kept_with_its_run_as_data(tmp_path):
     own.write_text((REPOSITORY / "experiments" / "command.yml").read_text() + "\n# mine\n")
     done = _numalab(
         "run", own, "-p", "smoke", "-b", "local", "--host", "here", "--no-notebook", "--json",
-        "--", "sleep", "0.2", runs_in=tmp_path / "runs",
+        "--busy", "--", "sleep", "0.2", runs_in=tmp_path / "runs",
     )  # fmt: skip
     if "another numalab measurement" in done.stderr:
         pytest.skip("another numalab measurement is running on this machine")
@@ -318,14 +319,15 @@ def test_a_users_own_experiment_file_is_kept_with_its_run_as_data(tmp_path):
     assert run.own_experiment and run.notebook is None and run.experiment.name == "mine"
     assert check.check(folder).faults == []
     own.unlink()
-    again = _numalab("run", "--resume", folder, "--no-notebook", runs_in=tmp_path / "runs")
+    resume = ("run", "--resume", folder, "--no-notebook", "--busy")
+    again = _numalab(*resume, runs_in=tmp_path / "runs")
     assert again.returncode == 0, again.stderr
 
 
 def test_a_run_whose_baseline_always_failed_does_not_pass_for_a_result(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "numalab.cli", "run", "command", "-p", "smoke", "--no-notebook",
-         "--", "sh", "-c", "echo it is broken >&2; exit 1"],
+         "--busy", "--", "sh", "-c", "echo it is broken >&2; exit 1"],
         capture_output=True,
         text=True,
         cwd=REPOSITORY,

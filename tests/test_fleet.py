@@ -84,7 +84,8 @@ def held(place: Path, *, blocks: int = 1):
 
 
 def measure(requests, path: Path, **settings):
-    return fleet.run(requests, "lot", [path], session.Settings(**{"notebook": False, **settings}))
+    settings = {"notebook": False, "busy": True, **settings}
+    return fleet.run(requests, "lot", [path], session.Settings(**settings))
 
 
 def await_trial(place: Path, host: str) -> dict:
@@ -245,7 +246,7 @@ def test_after_ctrl_c_the_hosts_go_on_and_can_be_stopped_and_completed(place, ca
     status = await_trial(place, "one")
     os.kill(status["pid"], 0)
 
-    settings = session.Settings(notebook=False)
+    settings = session.Settings(notebook=False, busy=True)
     assert fleet.stop(requests, "lot", [path], settings) == {"one": "stopped"}
     (there,) = place.glob("on-one/one/*/status.json")
     (stopped,) = json.loads(there.read_text())["jobs"]
@@ -382,7 +383,7 @@ def test_ansible_ends_when_the_command_that_started_it_is_gone(tmp_path):
 def order(name: str, *argv: str, blocks: int = 1) -> dict:
     (one,) = asked(*argv, blocks=blocks)
     requests = [{"key": "1-command", "request": {**to_json(one.request), "host": "one"}}]
-    return {"schema": SCHEMA, "session": name, "allow_host_changes": False, "requests": requests}
+    return {"schema": SCHEMA, "session": name, "busy": True, "requests": requests}
 
 
 def start(agent: Path, folder: Path, given: dict):

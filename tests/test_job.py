@@ -47,7 +47,7 @@ def request(*argv: str, blocks: int = 1, **more) -> Request:
 
 def order(session: str, *requests: Request) -> job.Order:
     listed = (job.OrderedRequest(f"{n}-command", one) for n, one in enumerate(requests, 1))
-    return job.Order(SCHEMA, session, tuple(listed))
+    return job.Order(SCHEMA, session, tuple(listed), busy=True)
 
 
 def start(agent: Path, folder: Path, given: object):

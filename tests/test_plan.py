@@ -668,7 +668,7 @@ def test_the_printed_plan_shows_every_cell_and_every_skip(drivers):
     flat = " ".join(shown.split())
     assert "tool: probe 5.10 (/usr/bin/probe), because stream is not on PATH" in flat
     assert "at least 98 % of its pages on node 1; its threads stay on these CPUs" in flat
-    assert "50 ± 5 % of its pages on each node" in flat
+    assert "its pages on each of nodes 0-1, 10 % more or less than its fair share at most" in flat
     assert "– local:2: node 2 has no memory" in shown
     assert "⚠ 5 blocks can decide nothing" in shown
     assert "10 cells (2 local, A/A control, 4 remote, 2 interleave, unbound) × 5 blocks" in flat

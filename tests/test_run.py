@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,12 @@ class Host:
         self.events = []
         self._monkeypatch = monkeypatch
 
-    def run(self, plan, protocol="handshake", allow=False, emit=None):
+    def run(self, plan, protocol="handshake", allow=False, emit=None, busy=False):
         self._monkeypatch.setattr(drivers, "driver", lambda name: fake_tool.Fake(protocol),
                                   raising=False)  # fmt: skip
         return run.run(
             plan, self.out, allow_host_changes=allow, emit=emit or self.events.append,
-            record=self.record, changes_root=self.root, lock_name=self.lock,
+            record=self.record, changes_root=self.root, lock_name=self.lock, busy=busy,
         )  # fmt: skip
 
     def start(self, plan, **popen):
@@ -549,7 +550,7 @@ def test_faults_reach_a_person_as_one_message(tmp_path):
 
     (tmp_path / "plan.json").write_text('{"schema": 7}')
     (tmp_path / "list.json").write_text("[]")
-    (tmp_path / "part.json").write_text('{"schema": 2}')
+    (tmp_path / "part.json").write_text('{"schema": 3}')
     for words, said in (
         (["run", "--plan", "list.json", "--out", "x"], "list.json states no schema version"),
         (["run", "--plan", "part.json", "--out", "x"], "part.json lacks the key 'request'"),
@@ -586,3 +587,39 @@ def test_the_agent_is_one_file_that_old_python_runs(tmp_path):
         if "is not installed" in done.stderr or "command not found" in done.stderr:
             continue  # a version manager's stand-in for a Python that is not active
         assert done.stdout == f"{VERSION}\n", done.stderr
+
+
+def test_beside_others_nothing_begins_and_with_busy_the_run_is_marked(host, monkeypatch):
+    others = reason("host-busy", share=0.5, names=["backup"])
+    monkeypatch.setattr(run.quiet, "busy", lambda: [others])
+    wanted = plan(["handshake"], host.mark, blocks=2)
+    with pytest.raises(Fault, match="nothing is measured: others use 50 % of the CPUs .backup."):
+        host.run(wanted)
+    assert not host.out.exists()
+    host.run(wanted, busy=True)
+    host.check_whole(wanted)
+    assert host.manifest().busy == (others,)
+
+
+def test_a_block_beside_others_is_marked_in_each_of_its_trials(host, monkeypatch):
+    others = reason("host-busy", share=0.5, names=["backup"])
+    looks = [None, others]
+    monkeypatch.setattr(run.quiet, "WAIT_S", 0.0)
+    monkeypatch.setattr(run.quiet, "others_at_work", lambda: looks.pop(0))
+    host.run(plan(["handshake", "handshake"], host.mark, blocks=2))
+    marked = [others in record.warnings for record in host.records()]
+    assert marked == [False, False, True, True]
+
+
+def test_a_trial_during_which_the_hosts_own_setting_changed_is_an_error(host):
+    huge = host.root / "sys/kernel/mm/transparent_hugepage/enabled"
+    wanted = replace(plan(["handshake"], host.mark, blocks=2), settings={"thp.enabled": "madvise"})
+
+    def change(event):
+        if event["event"] == "trial" and event["trial"] == 1:
+            huge.write_text("[always] madvise never\n")
+
+    host.run(wanted, emit=change)
+    first, second = host.records()
+    assert first.grade == "verified" and first.settings == {"thp.enabled": "madvise"}
+    assert second.grade == "error" and second.reason.code == "setting-changed-by-others"

@@ -54,6 +54,22 @@ def test_a_change_is_recorded_made_and_put_back(host, root, tmp_path):
     assert host.restore() == []
 
 
+def test_the_hosts_own_values_are_held_and_a_change_of_them_is_seen(host, root):
+    own = settings.own(str(root))
+    assert own == {"kernel.numa_balancing": "1", "thp.enabled": "madvise"}
+    host.keep(own, ())
+    assert host.enforce({}) == own and host.changed_by_others() == []
+    (root / "sys/kernel/mm/transparent_hugepage/enabled").write_text("[always] madvise never")
+    for _ in range(2):  # it stays another state than the one that the cells declare
+        (why,) = host.changed_by_others()
+        assert str(why) == "somebody else set thp.enabled from madvise to always meanwhile"
+    assert not host.record.exists(), "nothing was changed, so there is nothing to put back"
+    with pytest.raises(Fault, match="thp.enabled was madvise when this was planned and is always"):
+        host.keep(own, ())
+    host.keep(own, ("thp.enabled",))  # a case changes it: it is not the host's own
+    assert host.enforce({}) == {"kernel.numa_balancing": "1"}
+
+
 def test_the_record_is_there_before_the_change(host, root, monkeypatch):
     seen = []
     write = settings._put

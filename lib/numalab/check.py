@@ -283,7 +283,10 @@ def _grade(run: runs.Run, where: str, proofs: Sequence[Proof], cell: Cell) -> It
 
 
 def _cases(run: runs.Run) -> Iterator[str]:
-    """Hold the settings of every cell against those of its case."""
+    """Hold the settings of every cell against those of its case, and of the host."""
+    for name in settings.HELD if run.manifest.status != "imported" else ():
+        if name not in run.plan.settings and state.value(run.host.before, name) is not None:
+            yield f"manifest.json: no cell says under which {name} it was measured"
     request = run.plan.request
     cases = {case.name: case.changes for case in request.cases}
     for cell in run.plan.cells:
@@ -308,13 +311,15 @@ def _settings(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
     if trial.grade == ERROR:
         return
     where = f"trial {trial.trial} ({cell.id})"
-    for name in planning.settings(run.plan):
+    for name in sorted({*planning.settings(run.plan), *run.plan.settings}):
         own, now = cell.changes.get(name), trial.settings.get(name)
         if own is None and name in settings.ONE_WAY:
             if now is not None:
                 yield f"{where}: {name} was written unasked"
             continue
-        wanted = run.manifest.settings.get(name) if own is None else own
+        wanted = own
+        if wanted is None:
+            wanted = run.manifest.settings.get(name, run.plan.settings.get(name))
         if wanted is None or now is None:
             yield f"{where}: no record of what {name} was"
         elif not settings.same(name, wanted, now):
@@ -430,6 +435,7 @@ def _rules(run: runs.Run) -> Iterator[str]:
             yield f"{few} can decide nothing ({planning.FEWEST_BLOCKS} or more can)"
         if not any(cell.role == "control" for cell in plan.cells):
             yield "there is no A/A control"
+    yield from map(str, manifest.busy)
     for change in manifest.changes:
         if change.before is not None and not change.restored:
             yield f"{change.name} was not put back: {change.reason}"

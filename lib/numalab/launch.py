@@ -48,6 +48,7 @@ def measure(
     folder: Path,
     *,
     allow_host_changes: bool = False,
+    busy: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Event:
     """Run a plan on this machine into a run directory; return the agent's last event.
@@ -65,7 +66,7 @@ def measure(
     memo.parent.mkdir(parents=True, exist_ok=True)
     memo.write_text(f"{folder}\n", encoding="utf-8")
     try:
-        end = _follow(command, allow_host_changes, on_event)
+        end = _follow([*command, *_flags(allow_host_changes, busy)], on_event)
         memo.unlink(missing_ok=True)
         return end
     finally:
@@ -76,6 +77,7 @@ def resume(
     folder: Path,
     *,
     allow_host_changes: bool = False,
+    busy: bool = False,
     begun_elsewhere: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Event:
@@ -91,9 +93,16 @@ def resume(
             "if you trust whoever made it: --begun-elsewhere",
         )
     command = [sys.executable, "-m", "numalab.agent", "resume", str(folder)]
-    end = _follow(command, allow_host_changes, on_event)
+    end = _follow([*command, *_flags(allow_host_changes, busy)], on_event)
     memo.unlink(missing_ok=True)
     return end
+
+
+def refuse_busy() -> None:
+    """Raise Fault when others are at work on this machine, or a database server runs on it."""
+    from numalab.agent.trial import quiet
+
+    quiet.refuse(quiet.busy())
 
 
 def _memo(folder: Path) -> Path:
@@ -102,10 +111,12 @@ def _memo(folder: Path) -> Path:
     return home.root() / "build" / "begun" / digest[:32]
 
 
-def _follow(
-    command: list[str], allow_host_changes: bool, on_event: Callable[[Event], None]
-) -> Event:
-    command += ["--allow-host-changes"] if allow_host_changes else []
+def _flags(allow_host_changes: bool, busy: bool) -> list[str]:
+    flags = {"--allow-host-changes": allow_host_changes, "--busy": busy}
+    return [flag for flag, given in flags.items() if given]
+
+
+def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
     # A session of its own: Ctrl-C reaches the agent once, from here, not twice.
     agent = subprocess.Popen(
         command,

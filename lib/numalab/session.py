@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Settings:
     """What the command line said about running, not about measuring."""
 
     allow_host_changes: bool = False
+    busy: bool = False  # measure although others are at work on the host
     notebook: bool = True
     as_json: bool = False
     begun_elsewhere: bool = False
@@ -105,8 +106,9 @@ def run(asked: Asked, settings: Settings) -> Path:
 
         try:
             end = launch.measure(
-                plan, folder, allow_host_changes=settings.allow_host_changes, on_event=on_event
-            )
+                plan, folder, allow_host_changes=settings.allow_host_changes,
+                busy=settings.busy, on_event=on_event,
+            )  # fmt: skip
         except (KeyboardInterrupt, Fault):
             if home.is_run(folder):
                 print(f"complete it with: {_resuming(folder, settings)}", file=sys.stderr)
@@ -163,6 +165,7 @@ def resume(given: Path, settings: Settings, experiment: Path | None = None) -> P
         end = launch.resume(
             run.folder,
             allow_host_changes=settings.allow_host_changes,
+            busy=settings.busy,
             begun_elsewhere=settings.begun_elsewhere or run.complete,
             on_event=show,
         )
@@ -186,6 +189,9 @@ def run_all(
     folders, failed = [], []
     priced = pricing.price(asked, settings, budget_s)
     settings.say(priced.text(shutil.get_terminal_size((100, 24)).columns) + "\n")
+    if not settings.busy:
+        launch.refuse_busy()
+        settings = replace(settings, busy=True)  # once begun it goes on; each run says what it met
     for one in priced.each:
         name = one.name
         try:
@@ -228,7 +234,8 @@ def all_asked(
 
 def _resuming(folder: Path, settings: Settings) -> str:
     allow = " --allow-host-changes" if settings.allow_host_changes else ""
-    return f"numalab run --resume {folder}{allow}"
+    busy = " --busy" if settings.busy else ""
+    return f"numalab run --resume {folder}{allow}{busy}"
 
 
 def conclude(folder: Path, notebook: Path | None, execute: bool) -> Path | None:

@@ -12,7 +12,7 @@ PAGE = 4096
 def counted(numalab, guest):
     """The page-cache experiment's rows by case and metric: {point: value}."""
     numalab(
-        "run", "page-cache", "--hosts", guest, "-p", "smoke", "--allow-host-changes",
+        "run", "page-cache", "--hosts", guest, "-p", "smoke", "--busy", "--allow-host-changes",
         "--no-notebook",
     )  # fmt: skip
     run = runs.load(numalab.run_of(guest, "page-cache"))

@@ -62,7 +62,7 @@ def test_a_pool_that_innodb_interleaves_against_its_binding_is_caught(numalab, c
     shutil.rmtree(checkout / "runs", ignore_errors=True)
     numalab("lab", "up", ONE)
     numalab(
-        "run", "mysql-binding", "--hosts", ONE, "-p", "smoke", "-b", "local:0",
+        "run", "mysql-binding", "--hosts", ONE, "-p", "smoke", "--busy", "-b", "local:0",
         "--set", "innodb_numa_interleave=ON", "--no-collectors", "--no-notebook", status=2,
     )  # fmt: skip
     trials = numalab.trials(numalab.run_of(ONE, "mysql-binding"))
@@ -75,8 +75,8 @@ def test_a_pool_that_innodb_interleaves_against_its_binding_is_caught(numalab, c
 
 def test_a_fleet_of_which_a_host_is_killed_completes_on_the_second_try(numalab, checkout):
     run = (
-        "run", "command", "--hosts", f"{ONE}:{TWO}", "-p", "smoke", "-b", "local", "--blocks", "4",
-        "--no-collectors", "--", "sleep", "1",
+        "run", "command", "--hosts", f"{ONE}:{TWO}", "-p", "smoke", "-b", "local",
+        "--blocks", "4", "--busy", "--no-collectors", "--", "sleep", "1",
     )  # fmt: skip
     numalab("lab", "up", ONE, TWO)
     first = subprocess.Popen(

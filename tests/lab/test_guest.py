@@ -33,7 +33,7 @@ def test_a_guest_is_its_definition(numalab, guest):
 def test_a_server_is_proven_under_every_kind_of_binding(numalab, guest):
     """A private MySQL server per trial: its pages and its threads are where they must be."""
     numalab(
-        "run", "mysql-binding", "--hosts", guest, "-p", "smoke", "-b", "local:0", "-b",
+        "run", "mysql-binding", "--hosts", guest, "-p", "smoke", "--busy", "-b", "local:0", "-b",
         "remote:0-1", "-b", "interleave:0", "--no-collectors", "--no-notebook",
     )  # fmt: skip
     folder = numalab.run_of(guest, "mysql-binding")
@@ -55,7 +55,7 @@ def _shares(folder, trial):
 def test_a_run_whose_host_is_killed_completes_on_the_second_try(numalab, guest):
     """A fleet of one host: QEMU dies in the middle; booted again, the same run goes on."""
     run = (
-        "run", "command", "--hosts", guest, "-p", "smoke", "-b", "local", "--blocks", "4",
+        "run", "command", "--hosts", guest, "-p", "smoke", "--busy", "-b", "local", "--blocks", "4",
         "--no-collectors", "--", "sleep", "2",
     )  # fmt: skip
     numalab("lab", "ssh", guest, "--", "echo kept >/root/kept && sync /root/kept")

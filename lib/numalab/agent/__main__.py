@@ -82,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="make the plan's changes to host settings, and put them back at the end",
         )
+        one.add_argument(
+            "--busy", action="store_true", help="measure although others are at work on this host"
+        )
 
     job = commands.add_parser("job", help="measure for a fleet, detached from the connection")
     job.add_argument("what", choices=("start",), help="start: the order comes on stdin")
@@ -126,13 +129,15 @@ def _run(options: argparse.Namespace) -> None:
     from .trial import journal, run
 
     plan = journal.load(Plan, options.plan)
-    run.run(plan, options.out, allow_host_changes=options.allow_host_changes)
+    allowed = options.allow_host_changes
+    run.run(plan, options.out, allow_host_changes=allowed, busy=options.busy)
 
 
 def _resume(options: argparse.Namespace) -> None:
     from .trial import run
 
-    run.resume(options.folder, allow_host_changes=options.allow_host_changes)
+    allowed = options.allow_host_changes
+    run.resume(options.folder, allow_host_changes=allowed, busy=options.busy)
 
 
 def _job(options: argparse.Namespace) -> None:

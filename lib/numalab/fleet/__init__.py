@@ -129,6 +129,7 @@ def _command(
         "group": group,
         "inventories": [str(Path(path).resolve()) for path in inventories],
         "allow_host_changes": settings.allow_host_changes,
+        "busy": settings.busy,
         "requests": [
             {key: value for key, value in to_json(one.request).items() if key not in drawn}
             for one in asked
@@ -244,6 +245,7 @@ def _order(record: Record, host: str, settings: session.Settings) -> str:
         record.session.session,
         tuple(OrderedRequest(key, request) for key, request in record.missing(host).items()),
         allow_host_changes=settings.allow_host_changes,
+        busy=settings.busy,
         source_commit=launch.source_commit() or None,
     )
     packed = base64.b64encode(dumps(order).encode()).decode()

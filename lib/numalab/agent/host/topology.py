@@ -31,7 +31,7 @@ from .. import cpulist, kernel
 from ..contract import Allowed, Cache, Cpu, Host, HugePagePool, Node, PciDevice, Reason, reason
 from ..errors import Fault
 from ..kernel import CPUS, NODES
-from . import processor
+from . import cgroup, processor
 
 _PCI = "sys/bus/pci/devices"
 _TIERS = "sys/devices/virtual/memory_tiering"
@@ -493,7 +493,8 @@ def _allowed(root: str, online: Set[int], nodes: Set[int]) -> Allowed:
     return Allowed(
         cpus=cpulist.format(online if not cpus else online & cpus),
         nodes=cpulist.format(nodes if not memory else nodes & memory),
-    )
+        cpu_time=cgroup.cpu_time(root), memory_bytes=cgroup.memory_left(root),
+    )  # fmt: skip
 
 
 def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[FrozenSet[int]]]:

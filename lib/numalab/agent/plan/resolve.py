@@ -248,8 +248,18 @@ def room_bytes(host: Host, cell: Bound) -> Tuple[Optional[int], Optional[int]]:
 
     A policy that only prefers may use every allowed node that has CPUs: what spills to a node
     that is memory only is another kind of memory. Where one node holds all memory of the
-    host, MemAvailable of /proc/meminfo is the authority. None where it is unknown.
+    host, MemAvailable of /proc/meminfo is the authority. No more than the limit of this process's
+    control group. None where it is unknown.
     """
+    free, freeable = _room_bytes(host, cell)
+    limit = host.allowed.memory_bytes
+    if limit is None:
+        return free, freeable
+    least = [limit if size is None else min(size, limit) for size in (free, freeable)]
+    return least[0], least[1]
+
+
+def _room_bytes(host: Host, cell: Bound) -> Tuple[Optional[int], Optional[int]]:
     with_memory = [node for node in host.nodes if node.memory_bytes != 0]
     if len(with_memory) <= 1 and host.available_bytes is not None:
         return host.available_bytes, host.available_bytes

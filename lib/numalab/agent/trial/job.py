@@ -64,6 +64,7 @@ class Order:
     session: str
     requests: Tuple[OrderedRequest, ...]
     allow_host_changes: bool = False
+    busy: bool = False
     source_commit: Optional[str] = None
 
 
@@ -246,6 +247,8 @@ class _Queue:
                     plan,
                     self.folder / "runs" / job.run,
                     allow_host_changes=self.order.allow_host_changes,
+                    # Once begun, the queue goes on; its later runs say what they met.
+                    busy=self.order.busy or any(one.state == "complete" for one in self.jobs),
                     emit=lambda event: self._event(job, event),
                 )
                 job.state = end["status"]

@@ -28,7 +28,7 @@ def busy() -> List[Reason]:
     """Return what else is at work on this host, named, before anything is measured; [] for nothing.
 
     That is others' use of more than LIMIT of the CPUs for some seconds, and any database
-     server: an idle one too, since it wakes up when it likes.
+    server: an idle one too, since it wakes up when it likes.
     """
     until = time.monotonic() + _PATIENCE_S
     others = others_at_work()

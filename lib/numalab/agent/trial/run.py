@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from .. import cpulist, drivers, kernel
+from .. import drivers, kernel
 from ..collectors import resctrl
 from ..contract import (
     ERROR,
@@ -175,7 +175,7 @@ class _Run:
         self.host_changes.refuse(list(self.wanted))
 
     def _check_quiet(self, busy: bool) -> None:
-        self.busy = quiet.busy(_usable_cpus())
+        self.busy = quiet.busy()
         if not busy:
             quiet.refuse(self.busy)
 
@@ -300,7 +300,7 @@ class _Run:
             self.stopped,
             self.host_changes,
         )
-        others = quiet.Quiet(_usable_cpus(), bool(self.busy), self.stopped)
+        others = quiet.Quiet(bool(self.busy), self.stopped)
         at_work: Dict[int, List[Reason]] = {}  # by block
         of = len(self.plan.order)
         block = len([entry for entry in self.plan.order if entry.block == 1])
@@ -357,10 +357,6 @@ class _Run:
         event = events.end(status, self.folder.records, str(self.out), why)
         self.emit(event)
         return event
-
-
-def _usable_cpus() -> str:
-    return cpulist.format(os.sched_getaffinity(0))
 
 
 def _give_up_early(measured: Sequence[TrialRecord], enough: int) -> None:

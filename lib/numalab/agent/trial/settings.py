@@ -33,7 +33,7 @@ from . import journal, lock
 ONE_WAY = ("vm.drop_caches", "vm.compact_memory")
 BALANCING = "kernel.numa_balancing"
 # What moves or joins pages by itself: every cell holds the host's own value, and says so.
-_HELD = (BALANCING, "thp.enabled", "thp.defrag")
+HELD = (BALANCING, "thp.enabled", "thp.defrag")
 _FOLDERS = {"thp": kernel.HUGE_PAGES, "lru_gen": "sys/kernel/mm/lru_gen"}  # as state.py names them
 MOUNTED = "resctrl.mounted"
 _RESCTRL = "sys/fs/resctrl"
@@ -130,7 +130,7 @@ def _value(path: Path) -> str:
 def own(root: str = "/") -> Dict[str, str]:
     """Return the host's own values that every cell of a run holds, where the kernel has them."""
     found = {}
-    for name in _HELD:
+    for name in HELD:
         with contextlib.suppress(OSError):
             found[name] = _value(path_of(name, Path(root)))
     return found
