@@ -232,7 +232,12 @@ def test_what_was_not_collected_has_one_row_that_says_so():
 @pytest.mark.parametrize(
     "damage",
     [{"vmstat": {"pgfault": ["a", 3]}}, {"perf": {"events": [{}]}}, {"numastat": 5},
-     {"cpu": {}}, {"reasons": None}, {"resctrl": {"d": []}}],
+     {"cpu": {}}, {"reasons": None}, {"resctrl": {"d": []}},
+     {"traffic": {"events": [], "raw": "", "seconds": 0, "missing": []}},
+     {"traffic": {"events": [["a", "b"]], "raw": "", "seconds": 1, "missing": []}},
+     {"traffic": {"events": [["a", "b", "GB/s"]], "raw": 5, "seconds": 1, "missing": []}},
+     {"traffic": {"events": [["a", "b", "1/s"]], "seconds": 1e-300, "missing": [], "raw":
+      '{"event": "b", "counter-value": "1e300", "unit": ""}'}}],
 )  # fmt: skip
 def test_a_damaged_record_is_refused(damage):
     with pytest.raises(Fault):

@@ -22,6 +22,7 @@ from fake_tool import alive, fake_root, mark, plan, with_cells
 from numalab.agent import VERSION, drivers, kernel
 from numalab.agent.contract import (
     SCHEMA,
+    CollectorRequest,
     HostRecord,
     Manifest,
     Reason,
@@ -623,3 +624,24 @@ def test_a_trial_during_which_the_hosts_own_setting_changed_is_an_error(host):
     first, second = host.records()
     assert first.grade == "verified" and first.settings == {"thp.enabled": "madvise"}
     assert second.grade == "error" and second.reason.code == "setting-changed-by-others"
+
+
+@pytest.mark.parametrize("allow", [True, False])
+def test_resctrl_is_mounted_for_the_collectors_only_with_leave(host, monkeypatch, allow):
+    folder = host.root / "sys/fs/resctrl"
+    folder.mkdir(parents=True)
+    for node in (0, 1):
+        (host.root / f"sys/devices/system/node/node{node}").mkdir(parents=True)
+    (host.root / "proc/cpuinfo").write_text("flags : cqm_mbm_total cqm_mbm_local\n")
+    monkeypatch.setattr(kernel, "mount", lambda kind, where: (Path(where) / "info").mkdir())
+    monkeypatch.setattr(kernel, "unmount", lambda where: (Path(where) / "info").rmdir())
+    made = plan(["handshake"], host.mark)
+    wanted = CollectorRequest(perf=False, interval_s=0)
+    made = replace(made, request=replace(made.request, collectors=wanted))
+    host.run(made, allow=allow, busy=True)
+    mounted = {record.settings.get(settings.MOUNTED) for record in host.records()}
+    assert mounted == ({"1"} if allow else {None})
+    assert not (folder / "info").exists()
+    changed = {change.name: change.restored for change in host.manifest().changes}
+    assert changed == ({settings.MOUNTED: True} if allow else {})
+    host.check_clean()

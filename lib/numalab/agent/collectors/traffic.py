@@ -14,6 +14,7 @@ perf's own tables and parsing on perf's formats.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import shutil
 import time
@@ -220,6 +221,8 @@ def _row(event: Event, node: Optional[int], found: List[Found], seconds: float) 
             why = reason("perf-unit-unknown", unit=one.unit)
             return row(event.name, None, event.unit, why, point=point, x=x, source=SOURCE)
         total += each if one.unit == _COUNT else each / _GB
+    if not math.isfinite(total):
+        raise ValueError(f"{event.name} is {total}")
     shares = [one.running_percent for one in found if one.running_percent is not None]
     doubt = perf.doubt(min(shares)) if shares else None
     return Row(event.name, total, event.unit, point, x, reason=doubt, source=SOURCE)
