@@ -389,11 +389,12 @@ class _Trial:
             pids, why = self.pids or [self.child.pid], None
             if self.containers:
                 pids, why = self.containers.roots()
-            its, alone = (cell.id, {"alone": True}) if self.tour else ("", {})
+            alone: Dict[str, Any] = {"alone": True} if self.tour else {}
             if why:
                 proof = proving.unmade(why, host)
             else:
                 proof = proving.prove(pids, cell, host, buffers=buffers, **alone)
+            its = cell.id if self.tour else ""
             self.proofs.append(replace(proof, when=when, t_s=t_s, cell=its))
         took = time.monotonic() - began
         self.proof_s += took
