@@ -166,7 +166,7 @@ def test_only_a_regular_file_of_a_bearable_size_is_read(tmp_path, monkeypatch):
     with pytest.raises(Fault, match="is no regular file"):
         journal.read_json(path)
     path.unlink()
-    path.write_text('{"schema": 2, "text": "' + 1000 * "x" + '"}')
+    path.write_text('{"schema": 3, "text": "' + 1000 * "x" + '"}')
     monkeypatch.setattr(journal, "_MOST_BYTES", 1000)
     with pytest.raises(Fault, match="1,025 bytes, more than"):
         journal.read_json(path)

@@ -422,7 +422,7 @@ def _edited(host):
     [
         (_damage_middle, "line 2 is not a trial's record"),
         (_damage_raw, "is not what trial 1 wrote"),
-        (_newer, "schema version 3.*update this numalab"),
+        (_newer, "schema version 4.*update this numalab"),
         (_alien, "'cell:9' is not in the plan"),
         (_edited, "line 2 does not follow the line before it"),
         (lambda host: (host.out / "manifest.json").write_text("{"), "cannot be read"),

@@ -286,7 +286,7 @@ BOMBS = {
         '{"schema": ' + "[" * 100_000 + "]" * 100_000 + "}"
     ),
     "wide manifest": lambda f: (f / "manifest.json").write_text(
-        '{"schema": 2, "x": [' + "{}," * 9_000_000 + "{}]}"
+        '{"schema": 3, "x": [' + "{}," * 9_000_000 + "{}]}"
     ),
     "escaped manifest": lambda f: (f / "manifest.json").write_text('{"x": "' + '\\"' * 15_000_000),
     "deep host": lambda f: (f / "host.json").write_text('{"a":' * 3_000_000),
@@ -590,7 +590,7 @@ ARCHIVES = {
     "a file twice": lambda p: an_archive(p, a_member("x", b"1"), a_member("x", b"2")),
     "no list": lambda p: an_archive(p, a_member("x", b"1")),
     "a list of paths": lambda p: an_archive(
-        p, a_member("runs.json", b'{"schema": 2, "runs": {"1-x": "../../victim"}}')
+        p, a_member("runs.json", b'{"schema": 3, "runs": {"1-x": "../../victim"}}')
     ),
     "a list that is none": lambda p: an_archive(p, a_member("runs.json", b"[" * 100_000)),
     "a long header": a_long_header,
@@ -639,7 +639,7 @@ def test_of_a_host_nothing_is_taken_in_that_its_manifest_does_not_name(run, tmp_
     (record / "hosts").mkdir()
     host = json.loads((run / "manifest.json").read_text())["host"]
     with tarfile.open(record / "incoming" / f"{host}.tar", "w") as archive:
-        listed = json.dumps({"schema": 2, "runs": {"1-x": run.name}}).encode()
+        listed = json.dumps({"schema": 3, "runs": {"1-x": run.name}}).encode()
         archive.addfile(a_member("runs.json", listed)[0], io.BytesIO(listed))
         archive.add(run, run.name)
     if more is None:
