@@ -505,3 +505,63 @@ ALL = (
     MEMORYLESS_2N, NO_DISTANCES_2N, STARVED_2N, INTEL_2N_OFFLINE, INTEL_2N_LIMITED, POWER_SPARSE,
     HYBRID,
 )  # fmt: skip
+
+
+def _pages(machine: Machine, huge: int) -> Machine:
+    """The machine with a kernel whose huge pages have this size: 32 MiB with pages of 16 KiB."""
+    there = "sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
+    return replace(machine, files={**machine.files, there: str(huge)})
+
+
+def _renumbered(machine: Machine, step: int) -> Machine:
+    """The machine with nodes 0, step, 2 × step …"""
+    return replace(
+        machine,
+        cpus=tuple(replace(cpu, node=cpu.node * step) for cpu in machine.cpus),
+        nodes=tuple(replace(node, number=node.number * step) for node in machine.nodes),
+    )
+
+
+_XEON_2X112 = grid(
+    "xeon-2x112", packages=2, nodes_per_package=1, cores_per_node=56, threads=2, cores_per_l3=56,
+    l3="107520K", far=21, memory=512, cpuinfo=_INTEL,
+)  # fmt: skip
+_EPYC_512 = grid(
+    "epyc-512", packages=2, nodes_per_package=4, cores_per_node=32, threads=2, cores_per_l3=8,
+    memory=256, cpuinfo=_AMD,
+)  # fmt: skip
+LARGE = (  # hosts that nobody here has: 1 and 2 TiB, many nodes, many CPUs
+    _XEON_2X112,
+    grid(
+        "epyc-8x32", packages=2, nodes_per_package=4, cores_per_node=16, threads=2,
+        cores_per_l3=8, memory=128, cpuinfo=_AMD,
+    ),
+    _pages(
+        grid(
+            "arm-16x8", packages=2, nodes_per_package=8, cores_per_node=8, near=20, far=40,
+            memory=128, arch="aarch64", cpuinfo=_ARM_64,
+        ),
+        512 << 20,
+    ),
+    _pages(
+        grid(
+            "arm-2x80", packages=2, nodes_per_package=1, cores_per_node=80, memory=512,
+            arch="aarch64", cpuinfo=_ARM_64,
+        ),
+        32 << 20,
+    ),
+    _EPYC_512,
+    BIG_16N,
+    replace(
+        _renumbered(_EPYC_512, 8),
+        name="epyc-512-cxl",
+        nodes=(
+            *(
+                replace(node, distances=(*(node.distances or ()), 50, 50))
+                for node in _renumbered(_EPYC_512, 8).nodes
+            ),
+            Node(80, 512, 510, 0, [50] * 8 + [10, 60]),
+            Node(88, 512, 510, 0, [50] * 8 + [60, 10]),
+        ),
+    ),
+)  # fmt: skip

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -255,10 +256,19 @@ def test_the_command_line():
 
 
 def test_a_fill_is_planned_as_set_up():
-    assert ALLOCATION.timing(prepared(fill="node").options).setup_s > 1
-    assert ALLOCATION.timing(prepared().options).setup_s < 1
-    balance = prepared(scenario="balance", seconds=7).options
-    assert ALLOCATION.timing(balance).measure_s == 7
+    big = topologies.topology(2, memory_gib=256)
+    assert prepared(big, fill="node", size="64MiB").timing.setup_s > 30
+    assert prepared(big, size="64MiB").timing.setup_s < 1
+    assert prepared(scenario="balance", seconds=7).timing.measure_s == 7
+
+
+def test_a_share_of_a_node_has_a_cap_but_stays_large_enough_to_be_seen():
+    big = topologies.topology(2, memory_gib=1024)
+    assert prepared(big, size="25%", at_most="4GiB").options["size"] == pytest.approx(
+        0.02 * 1024 * topologies.GIB, rel=0.001
+    )
+    assert prepared(size="1.5GiB", at_most="1GiB").options["size"] == topologies.GIB
+    assert prepared(size="115%", at_most="1GiB").options["size"] > topologies.GIB
 
 
 @pytest.mark.parametrize(
@@ -397,7 +407,8 @@ def _free_text(key):
 
 
 def planned(name, host, profile="quick", root=None):
-    request = experiments.load(name).request(profile, "h", seed=1)
+    """The plan without the profile's budget: tests/test_budget.py is about that."""
+    request = replace(experiments.load(name).request(profile, "h", seed=1), budget_s=None)
     return plan.make(request, host, plan.Environment(root))
 
 

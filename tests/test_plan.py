@@ -121,7 +121,8 @@ def test_a_plan_holds_all_that_a_run_needs(drivers):
         "interleave:0", "interleave:1", "unbound",
     ]  # fmt: skip
     assert len(made.order) == 48 and made.warnings == ()
-    assert made.estimate == Timing(24, 48, 96, 48 * 4.5)
+    each, once = 3.5 + plan.TRIAL_OVERHEAD_S, plan.RUN_OVERHEAD_S
+    assert made.estimate == Timing(24, 48, 96, 48 * each + once)
     assert made.cells[0].options == {"threads": 4, "array": GIB}
     assert order.left_s(made) == 48 * 4.5
     assert order.left_s(made, done={1, 2}) == 46 * 4.5
@@ -672,7 +673,7 @@ def test_the_printed_plan_shows_every_cell_and_every_skip(drivers):
     assert "– local:2: node 2 has no memory" in shown
     assert "⚠ 5 blocks can decide nothing" in shown
     assert "10 cells (2 local, A/A control, 4 remote, 2 interleave, unbound) × 5 blocks" in flat
-    assert "= 50 trials, about 4 min; seed 7" in flat
+    assert "= 50 trials, about 3 min; seed 7" in flat
 
 
 def resolved(made):

@@ -6,8 +6,9 @@ empty set. The stride form ``0-31:2/4`` is accepted on reading and never written
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Iterable, List, Set
+from typing import Iterable, List, Set, Tuple
 
 from .errors import Fault
 
@@ -21,6 +22,11 @@ def parse(text: str) -> List[int]:
 
     Raises Fault when the text is not in list format.
     """
+    return list(_numbers(text))
+
+
+@functools.lru_cache(maxsize=8192)  # a plan for 512 CPUs asks for the same few thousand lists
+def _numbers(text: str) -> Tuple[int, ...]:
     numbers: Set[int] = set()
     named = 0
     for part in text.strip().split(","):
@@ -46,7 +52,7 @@ def parse(text: str) -> List[int]:
         if not 0 < used <= group:
             raise Fault(f"{part!r} in {text!r} has an impossible stride", "write it like 0-31:2/4")
         numbers.update(n for n in range(first, last + 1) if (n - first) % group < used)
-    return sorted(numbers)
+    return tuple(sorted(numbers))
 
 
 def format(numbers: Iterable[int]) -> str:

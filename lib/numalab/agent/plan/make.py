@@ -18,6 +18,7 @@ from ..contract import (
     Driver,
     Host,
     MemoryExpectation,
+    Outlay,
     Plan,
     Prepared,
     Reason,
@@ -41,7 +42,8 @@ from .order import trial_order
 from .request import check
 from .tours import started, toured
 
-TRIAL_OVERHEAD_S = 1.0  # starting the tool, proving the placement, reading the result
+TRIAL_OVERHEAD_S = 0.3  # starting the tool, proving the placement, writing the journal
+RUN_OVERHEAD_S = 10.0  # looking at the host, tables and the notebook
 
 Unfit = Tuple[Cell, Reason]  # a cell that cannot be measured here, and why
 
@@ -87,15 +89,13 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         first = next(n for n, cell in enumerate(cells) if cell.id == twin.baseline)
         cells.insert(first + 1, twin)
     outlay = driver.outlay(cells) if cells else None
-    once_s = outlay.prepare_s if outlay else 0.0
     fitted = budget.fit(
         cells, request.blocks, request.budget_s,
-        lambda left, blocks: _estimate(started(*toured(driver, left)), blocks, once_s).total_s,
+        lambda left, blocks: _estimate(started(*toured(driver, left)), blocks, outlay).total_s,
     )  # fmt: skip
     if fitted.unfit:
         cells, unfit = fitted.cells, [*unfit, *fitted.unfit]
         outlay = driver.outlay(cells) if cells else None
-        once_s = outlay.prepare_s if outlay else 0.0
     cells, tours = toured(driver, cells)
     plan = Plan(
         schema=SCHEMA,
@@ -106,7 +106,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         resolved=_resolutions(request, found, cells, unfit),
         order=trial_order(started(cells, tours), fitted.blocks, request.seed),
         warnings=(),
-        estimate=_estimate(started(cells, tours), fitted.blocks, once_s),
+        estimate=_estimate(started(cells, tours), fitted.blocks, outlay),
         client=host.client,
         outlay=outlay,
         tours=tours,
@@ -124,12 +124,15 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     return replace(plan, warnings=tuple(warnings))
 
 
-def _estimate(cells: Sequence[Cell], blocks: int, once_s: float) -> Timing:
+def _estimate(cells: Sequence[Cell], blocks: int, outlay: Optional[Outlay]) -> Timing:
+    """Return the seconds of a run: of all trials, and as total with what comes before and after."""
+
     def total(name: str) -> float:
         return blocks * float(sum(getattr(cell.timing, name) for cell in cells))
 
     setup, warmup, measure = map(total, ("setup_s", "warmup_s", "measure_s"))
-    return Timing(*(round(s, 3) for s in (setup, warmup, measure, total("total_s") + once_s)))
+    once = RUN_OVERHEAD_S + (outlay.prepare_s if outlay else 0.0) if cells else 0.0
+    return Timing(*(round(s, 3) for s in (setup, warmup, measure, total("total_s") + once)))
 
 
 def _without_the_clients_cpus(request: Request, host: Host) -> Host:

@@ -1,0 +1,141 @@
+"""Time: a plan fits itself into it, and says what it leaves out; on hosts of any size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import sysfs_tree
+import topologies
+from numalab import experiments, pricing, session
+from numalab.agent import drivers
+from numalab.agent.contract import CONTROL, SweepRequest
+from numalab.agent.errors import Fault
+from numalab.agent.host import topology
+from numalab.agent.plan import budget, make, show
+
+ANY = session.Settings(allow_host_changes=True)
+MOST_S = {"quick": 45 * 60, "full": 10 * 3600}
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """No tool is on this machine: that of a copied tree is taken to have it."""
+
+    def find(self, options):
+        raise Fault("not here")
+
+    for name in drivers.MEASURING:
+        monkeypatch.setattr(type(drivers.driver(name)), "find", find)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("profile", MOST_S)
+@pytest.mark.parametrize("machine", sysfs_tree.LARGE, ids=lambda machine: machine.name)
+def test_all_fits_into_its_time_on_every_host(machine, profile, bare):
+    root = sysfs_tree.shared(machine)
+    asked = session.all_asked(profile, "there", 1, ANY, True)
+    priced = pricing.price(asked, ANY, root=root)
+    assert priced.seconds <= MOST_S[profile]
+    host = topology.read(str(root))
+    for one in priced.each:
+        if one.plan is None:
+            assert one.why and "takes at least" in str(one.why), one.name
+            continue
+        if one.name != "host":
+            assert one.plan.request.blocks >= 6
+        whole = make.make(replace(one.asked.request, budget_s=None), host)
+        known = {cell.id for cell in one.plan.cells} | {skip.cell for skip in one.plan.skipped}
+        assert {cell.id for cell in whole.cells} <= known
+        if len(one.plan.cells) < len(whole.cells):
+            assert any(line in priced.text(1000) for line in show.skipped_lines(one.plan))
+
+
+def _made(budget_s=None, **changes):
+    request = replace(
+        experiments.load("stream").request("full", "h", seed=1, pairs="every"),
+        budget_s=budget_s, **changes,
+    )  # fmt: skip
+    return make.make(request, topologies.topology(4, cores=4, sockets=2))
+
+
+def test_what_goes_first_is_stated():
+    whole = _made()
+    spared = []  # reasons in the order in which a smaller and smaller budget brings them
+    for part in range(98, 0, -3):
+        made = _made(whole.estimate.total_s * part / 100)
+        assert made.estimate.total_s <= whole.estimate.total_s * part / 100
+        codes = {skip.reason.code for skip in made.skipped if skip.reason.code.startswith("budget")}
+        codes |= {warning.code for warning in made.warnings if warning.code == "fewer-blocks"}
+        spared += [code for code in sorted(codes) if code not in spared]
+        if made.cells:
+            roles = [cell.role for cell in made.cells]
+            assert CONTROL in roles and made.request.blocks >= budget.FEWEST_BLOCKS
+            ids = {cell.id for cell in made.cells}
+            assert all(cell.baseline in ids for cell in made.cells if cell.baseline)
+            assert "unbound" in ids
+        assert len(made.cells) + len(made.skipped) >= len(whole.cells)
+    expected = ["budget-sweep", "budget-class", "fewer-blocks", "budget-cell", "budget-too-small"]
+    assert spared == expected
+
+
+def test_without_a_budget_nothing_is_left_out_for_its_time():
+    made = _made()
+    assert not [skip for skip in made.skipped if skip.reason.code.startswith("budget")]
+    assert 0 < made.least_s < made.estimate.total_s
+    assert _made(made.least_s).cells and not _made(0.99 * made.least_s).cells
+
+
+def test_a_trial_longer_than_its_limit_is_not_planned():
+    made = _made(time_limit_s=0.5)
+    assert not made.cells
+    assert "longer-than-limit" in {skip.reason.code for skip in made.skipped}
+    assert "its limit is 0 s" in show.text(made)
+
+
+def test_the_budget_of_a_profile_is_for_what_the_profile_asks():
+    stream = experiments.load("stream")
+    assert stream.request("quick", "h").budget_s == stream.profile("quick").budget
+    assert stream.request("quick", "h", blocks=20).budget_s is None
+    assert stream.request("quick", "h", blocks=20, budget_s=60).budget_s == 60
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400)])
+def test_a_length_of_time(text, seconds):
+    assert experiments.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "-5m", "0s", "1d", None, 30])
+def test_what_is_no_length_of_time_is_refused(text):
+    with pytest.raises(Fault, match="no length of time"):
+        experiments.duration(text)
+
+
+def test_bindings_of_ones_own_keep_the_sweep_that_is_about_them():
+    made = experiments.load("stream").request("quick", "h", bindings=["local:0", "unbound"])
+    assert [one.option for one in made.sweep] == ["threads"]
+    assert experiments.load("stream").request("quick", "h", bindings=["unbound"]).sweep == ()
+    assert isinstance(made.sweep[0], SweepRequest)
+
+
+def test_what_matters_least_goes_as_a_whole(bare):
+    root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
+    asked = session.all_asked("quick", "there", 1, ANY, True)
+    whole = pricing.price(asked, ANY, root=root)
+    priced = pricing.price(asked, ANY, whole.seconds / 4, root)
+    assert 0 < priced.seconds <= whole.seconds / 4
+    gone = {one.name for one in priced.each if not one.seconds}
+    kept = [one.asked.experiment.priority for one in priced.each if one.seconds]
+    lost = [one.asked.experiment.priority for one in priced.each
+            if one.name in gone and "matters more" in str(one.why)]  # fmt: skip
+    assert lost and max(lost) < min(kept)
+    assert "matters more" in priced.text(200)
+    assert f"of {show.units.seconds(whole.seconds / 4)}" in priced.text(200)
+
+
+def test_hosts_that_are_not_seen_from_here_get_their_parts():
+    asked = session.all_asked("quick", "there", 1, ANY, True)
+    parts = [one.request.budget_s for one in pricing.shared(asked, 600)]
+    assert sum(parts) == pytest.approx(600)
+    assert max(parts) / min(parts) > 10
