@@ -107,7 +107,8 @@ static bool all_samples(struct pair *pair) {
         if (round_trips(pair, WARM_TRIPS) <= 0)
             return false;
     } while (now() - began < WARM_S);
-    for (long trips = LEAST_TRIPS; pair->spread > STEADY; trips *= 2) {
+    long trips = LEAST_TRIPS;
+    while (pair->spread > STEADY && trips <= MOST_TRIPS) {
         for (int i = 0; i < SAMPLES; i++) {
             if ((took = round_trips(pair, trips)) <= 0)
                 return false;
@@ -117,8 +118,9 @@ static bool all_samples(struct pair *pair) {
             memcpy(pair->ns, samples, sizeof samples);
             pair->spread = half, pair->trips = trips;
         }
-        if (trips >= MOST_TRIPS || now() - began > pair->budget_s)
+        if (now() - began > pair->budget_s)
             break;
+        trips = half > UNSTEADY ? LEAST_TRIPS : 2 * trips; /* short ones fit between other work */
     }
     return true;
 }
