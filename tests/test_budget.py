@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 import sysfs_tree
 import topologies
-from numalab import experiments, pricing, session
+from numalab import cli, experiments, pricing, session
 from numalab.agent import drivers
 from numalab.agent.contract import CONTROL, SweepRequest
 from numalab.agent.errors import Fault
@@ -139,3 +141,41 @@ def test_hosts_that_are_not_seen_from_here_get_their_parts():
     parts = [one.request.budget_s for one in pricing.shared(asked, 600)]
     assert sum(parts) == pytest.approx(600)
     assert max(parts) / min(parts) > 10
+
+
+def _ask(*words):
+    return CliRunner().invoke(cli.app, ["plan", *words, "--seed", "1"])
+
+
+def test_the_command_prints_every_experiment_and_the_total(bare):
+    root = str(sysfs_tree.shared(sysfs_tree.INTEL_2N))
+    done = _ask("--all", "--root", root, "--budget", "20m")
+    heads = [line.split()[0] for line in done.output.splitlines() if line[:1].strip()]
+    assert done.exit_code == 0
+    assert sorted(heads[:-1]) == experiments.names() and heads[-1] == "all"
+    assert done.output.splitlines()[-1].endswith("of 20 min")
+    told = json.loads(_ask("--all", "--root", root, "--budget", "20m", "--json").output)
+    assert told["seconds"] <= told["budget_s"] == 1200
+    assert all(one["trials"] or one["why"] for one in told["experiments"])
+
+
+def test_all_is_not_narrowed():
+    for words, said in (
+        (["--all", "-b", "local"], "takes no -b"),
+        (["--all", "stream"], "name one experiment, or --all"),
+        ([], "name one experiment, or --all"),
+        (["--all", "--request"], "--request is of one"),
+        (["--all", "--budget", "soon"], "no length of time"),
+    ):
+        assert said in str(_ask(*words).exception)
+
+
+def test_all_is_priced_before_it_starts(monkeypatch, capsys):
+    def run(one, settings):
+        print("started", one.experiment.name)
+
+    monkeypatch.setattr(session, "run", run)
+    session.run_all(session.all_asked("smoke", "here", 1, ANY, True), ANY, 3600)
+    said = capsys.readouterr().out
+    assert said.index("\nall ") < said.index("started")
+    assert "of 60 min" in said

@@ -122,7 +122,7 @@ def test_a_plan_holds_all_that_a_run_needs(drivers):
     ]  # fmt: skip
     assert len(made.order) == 48 and made.warnings == ()
     each, once = 3.5 + plan.TRIAL_OVERHEAD_S, plan.RUN_OVERHEAD_S
-    assert made.estimate == Timing(24, 48, 96, 48 * each + once)
+    assert made.estimate == Timing(24, 48, 96, round(48 * each + once, 3))
     assert made.cells[0].options == {"threads": 4, "array": GIB}
     assert order.left_s(made) == 48 * 4.5
     assert order.left_s(made, done={1, 2}) == 46 * 4.5
@@ -292,6 +292,7 @@ def test_a_sweep_may_be_of_one_pair_of_each_distance(drivers):
     assert sorted(cell.distance for cell in copies) == [10, 12, 20]
     assert len({cell.cpu_nodes for cell in copies}) == 1
     assert all(cell.stands_for for cell in copies)
+    assert "stands for 32 pairs at distance 20" in " ".join(show.text(made).split())
     assert not any(cell.stands_for for cell in made.cells if not cell.sweep)
     assert {cell.baseline for cell in copies if cell.binding == "remote"} == {
         cell.id for cell in copies if cell.binding == "local"

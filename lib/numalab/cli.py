@@ -270,7 +270,8 @@ def plan(
         _print_json(made)
     else:
         _print(show.text(made, _width()))
-        foreseen = judge.foresee(made, runs.newest(request.host))
+        earlier = runs.newest(request.host) if root == Path("/") else []
+        foreseen = judge.foresee(made, earlier)
         if foreseen:
             _print("\n".join(["this run can see:", *map(str, foreseen)]))
 
