@@ -70,6 +70,8 @@ def test_the_plan_says_in_a_line_what_a_tour_is_and_costs():
     text = " ".join(show.text(planned(), 200).split())
     assert "tour of latency, 257 cells: one trial in each block visits them" in text
     assert f"{len(planned().order)} trials" in text
+    assert "and 127 cells more like it, on other nodes" in text  # at the longest distance
+    assert len(show.text(planned()).splitlines()) < 100
 
 
 def test_without_its_option_every_cell_is_a_trial():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Dict, List, Sequence, Set
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..contract import CONTROL, Bound, Cell, Plan, reason
 from ..trial import proof
@@ -16,6 +16,8 @@ from .resolve import Key, key
 def text(plan: Plan, width: int = 100) -> str:
     """Return a plan as ``numalab plan`` prints it, wrapped to ``width`` columns."""
     return _Page(plan, width).text()
+
+_SHOWN_VISITS = 16  # of a tour with more, one of each binding and distance is shown
 
 
 class _Page:
@@ -33,8 +35,14 @@ class _Page:
     def text(self) -> str:
         """Return the whole page."""
         self._head()
+        alike = _alike(self.plan)
         for cell in self.plan.cells:
-            self._cell(cell)
+            if cell.id not in alike:
+                self._cell(cell)
+                more = list(alike.values()).count(cell.id)
+                if more:
+                    said = f"and {units.count(more, 'cell')} more like it, on other nodes"
+                    self._put(said, self.column + "· ", self.column + "  ")
         if self.plan.skipped:
             self.lines += ["", "skipped:"]
             for line in skipped_lines(self.plan):
@@ -82,6 +90,9 @@ class _Page:
             self._put(str(warning), "⚠ ", "  ")
         for name, value in common_settings(plan).items():
             self._put(f"every trial runs with {name} = {value}", "· ", "  ")
+        own = [f"{n} = {value}" for n, value in plan.settings.items() if n not in settings(plan)]
+        if own:
+            self._put(f"every cell holds the host's own {', '.join(own)}", "· ", "  ")
 
     def _cell(self, cell: Cell) -> None:
         self.lines.append("")
@@ -92,9 +103,11 @@ class _Page:
             label = column
         before = self.shown.get(key(cell))
         if before and (cell.role == CONTROL or cell.sweep):
-            before = cell.baseline if cell.role == CONTROL else before
+            before = (cell.baseline if cell.role == CONTROL else None) or before
             threads = units.count(cell.threads, "thread")
             self._put(f"all as {before}; {threads}{_against(cell)}", label, column)
+            if cell.stands_for and not self.plan.cell[before].stands_for:
+                self._put(str(cell.stands_for), column + "· ", column + "  ")
             return
         if before:  # in another case
             self._put(f"bound as {before}{_against(cell)}", label, column)
@@ -120,6 +133,18 @@ class _Page:
             self._put(f"{one.name}: {started}", self.column)
             if one.expects.memory.rule:
                 self._put(_proof(one), self.column)
+
+
+def _alike(plan: Plan) -> Dict[str, str]:
+    """Return those cells of large tours that another one shows as well: its id by theirs."""
+    found: Dict[str, str] = {}
+    for tour in plan.tours:
+        first: Dict[Tuple[str, str, Optional[int]], str] = {}
+        for cell in (plan.cell[id] for id in tour.visits if len(tour.visits) > _SHOWN_VISITS):
+            shown = first.setdefault((cell.binding, cell.role, cell.distance), cell.id)
+            if shown != cell.id:
+                found[cell.id] = shown
+    return found
 
 
 def conditions(plan: Plan, cell: Cell) -> str:

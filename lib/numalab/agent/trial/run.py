@@ -211,7 +211,7 @@ class _Run:
 
     def _make_ready(self) -> None:
         """Let the tool prepare what its trials need, where it has anything to prepare."""
-        wanted = {entry.cell for entry in self.plan.order}
+        wanted = {id for entry in self.plan.order for id in self.plan.visited(entry.cell)}
         cells = [cell for cell in self.plan.cells if cell.id in wanted]
         self.driver.make_ready(cells, self.found, self._pass_on, self.stopped, self.lock)
         if self.stopped():
