@@ -276,7 +276,7 @@ def test_a_trial_is_bound_and_the_proof_sees_it(measure, here):
     cell = {
         "cpus": str(cpu), "cpu_nodes": str(node), "memory": MemoryPolicy("bind", str(node)),
         "expects": Expectation(
-            MemoryExpectation("required", "within", str(node), at_least=0.98),
+            MemoryExpectation("required", "within", str(node)),
             CpuExpectation("required", str(cpu)),
         ),
     }  # fmt: skip

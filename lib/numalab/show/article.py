@@ -35,6 +35,7 @@ SETTINGS = (
 _RESERVATIONS = (
     "below-four-caches", "below-hidden-cache", "llc-hidden", "llc-unknown", "data-below-caches",
     "client-shares-cpus", "client-elsewhere", "memory-only-node",
+    "balancing-may-move", "threads-bounded",
 )  # fmt: skip
 
 
@@ -385,6 +386,7 @@ def published() -> pl.DataFrame:
 
 
 def _reservations(run: Run) -> Iterable[str]:
+    yield from (f"{why}; measured all the same" for why in run.manifest.busy)
     for cell in run.plan.cells:
         if cell.stands_for:
             yield str(cell.stands_for)

@@ -130,7 +130,8 @@ class View:
         ]
         shared = plans.common_settings(plan).items()
         notes = [f"every trial ran with {name} = {value}" for name, value in shared]
-        notes += [str(cell.stands_for) for cell in plan.cells if cell.stands_for and not cell.sweep]
+        notes += [f"{why}; measured all the same" for why in self.run.manifest.busy]
+        notes += dict.fromkeys(str(cell.stands_for) for cell in plan.cells if cell.stands_for)
         notes += dict.fromkeys(str(note) for cell in plan.cells for note in cell.notes)
         text = tables.of_rows(rows, marked=("command prefix",))
         return Text(text + "".join(f"\n- {escape.markdown(note)}" for note in notes))

@@ -123,8 +123,8 @@ _FINDINGS: Dict[str, Template] = {
     "zone-reclaim": "vm.zone_reclaim_mode = {mode} {why}",
     "balancing": "automatic balancing (kernel.numa_balancing) moves {mb_per_s} MB/s between nodes "
     "now",
-    "balancing-on": "kernel.numa_balancing = {mode}: pages will move during a run; fixed in a run "
-    "with --allow-host-changes",
+    "balancing-on": "kernel.numa_balancing = {mode}: pages that no policy binds may move during a "
+    "run, and every cell that has such pages says so",
     "swappiness": "vm.swappiness = 0: a process bound to a full node is killed where it could swap",
     "thp-defrag": "transparent_hugepage/defrag = always: programs wait for compaction in page "
     "faults",
