@@ -8,7 +8,7 @@ from matplotlib.text import Text
 
 import mysql_frames
 from frames import Cell, measurements
-from numalab.agent.contract import Instance
+from numalab.agent.contract import Instance, reason
 from numalab.agent.errors import Fault
 from numalab.show import article
 from numalab.show import view as notebook
@@ -259,3 +259,12 @@ def test_every_claim_of_the_experiment_has_its_verdict_on_the_published_figures(
                   "ipc-follows-throughput", "interleave-between"):  # fmt: skip
         assert said.pop(claim) == "supported", claim
     assert set(said.values()) == {"not testable here"}
+
+
+def test_no_claim_is_judged_by_data_that_lie_in_the_caches():
+    small = reason("data-below-caches", tables=10**9, caches=10**9)
+    made = mysql_frames.run(mysql_frames.published_cells())
+    run = mysql_frames.changed(made, lambda cell: replace(cell, notes=(small,)))
+    judged = [one for one in notebook.View(run).verdicts() if one.claim == "one-node-beats-all"]
+    assert [one.verdict for one in judged] == ["not testable here"]
+    assert judged[0].reason == small and "last-level caches" in judged[0].because
