@@ -38,6 +38,7 @@ from sysfs_tree import (
     STARVED_2N,
     Machine,
     grid,
+    offline,
     write,
 )
 
@@ -278,6 +279,15 @@ def test_the_distances_beside_a_host_are_its_own(read):
 def test_memory_without_cpus_and_a_full_node_stand_out(read):
     said = texts(topology_figure(read(CXL_3N)))
     assert "memory without CPUs" in said and "no CPUs" in said
+    tiers = {"sys/devices/virtual/memory_tiering/memory_tier22/nodelist": "2"}
+    said = texts(topology_figure(read(replace(CXL_3N, name="cxl-tiers", files=tiers))))
+    assert "no CPUs, memory tier 22" in said
+    of_node_1 = [cpu.number for cpu in INTEL_2N.cpus if cpu.node == 1]
+    links = {f"sys/devices/system/node/node1/cpu{n}/online": "0" for n in of_node_1}
+    off = replace(offline(INTEL_2N, of_node_1), name="node-1-offline", files=links)
+    said = texts(topology_figure(read(off)))
+    assert "package unknown" in said and "memory without CPUs" not in said
+    assert str(of_node_1[0]) in said
     figure = topology_figure(read(STARVED_2N))
     drawn = figure.figure.findobj(Text)
     (low,) = [text for text in drawn if text.get_text() == "free 2.4, page cache 116 GiB"]

@@ -132,7 +132,8 @@ def shape(facts: Facts) -> Iterator[Finding]:
     bare = [node.number for node in host.nodes if node.cpus and node.memory_bytes == 0]
     if bare and len(host.nodes) > 1 and not facts.doubtful:
         yield finding("note", "memory-less", nodes=bare, on=listed(bare))
-    targets = [node.number for node in host.nodes if not node.cpus and node.memory_bytes]
+    with_cpus = {cpu.node for cpu in host.cpus}  # also offline ones
+    targets = [n.number for n in host.nodes if n.number not in with_cpus and n.memory_bytes]
     if targets:
         yield finding("note", "cpu-less", nodes=targets, on=listed(targets))
     if len(host.nodes) == 1:

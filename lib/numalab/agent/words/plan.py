@@ -61,9 +61,7 @@ SENTENCES: Dict[str, Template] = {
     "no-cpu-for-each-instance": "no node has a CPU for each of {count} instances",
     "distances-unknown": "the firmware gives no distances from node {node} to every other",
     "no-memory-node": "no node has memory that may be used",
-    "no-memory-only-node": (
-        "no node has memory without CPUs (CXL, HBM, persistent memory): interleave takes all"
-    ),
+    "no-memory-only-node": "no node has memory without CPUs (CXL, HBM, persistent memory)",
     "no-weighted-interleave": "this kernel cannot interleave by weight (Linux 6.9 and later can)",
     "binding-forbidden": "{why}; in a container, start it with --cap-add SYS_NICE, or with a "
     "seccomp profile that allows set_mempolicy, mbind and move_pages",

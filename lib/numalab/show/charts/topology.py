@@ -155,6 +155,7 @@ def _draw_band(
 
 def _bands(topology: Host) -> list[tuple[str, list[Node]]]:
     """Nodes by the packages that their CPUs are in; nodes without CPUs come last."""
+    with_cpus = {cpu.node for cpu in topology.cpus}  # also offline ones, whose package is unknown
     packages: dict[int, set[int]] = {node.number: set() for node in topology.nodes}
     for cpu in topology.cpus:
         if cpu.node in packages and cpu.package is not None:
@@ -168,7 +169,7 @@ def _bands(topology: Host) -> list[tuple[str, list[Node]]]:
             label = "packages " + " + ".join(map(str, key)) + " in one node"
         elif key:
             label = f"package {key[0]}"
-        elif any(node.cpus for node in bands[key]):
+        elif any(node.number in with_cpus for node in bands[key]):
             label = "package unknown"
         else:
             label = "memory without CPUs"
