@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -335,3 +337,14 @@ def test_cores_fill_one_node_after_the_other_or_come_in_a_series():
     assert str(made.skipped[0].reason) == "this host has 2 usable cores, not 4"
     with pytest.raises(Fault, match="has 12 usable cores, not 13"):
         resolve.resolve([{"cores": {"count": 13, "within": "packed"}}], host)
+
+
+def test_open_files_are_allowed_up_to_the_hard_limit():
+    code = (
+        "import resource as r; from numalab.agent.served import files\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, 200)); files.allow(150)\n"
+        "print(*r.getrlimit(r.RLIMIT_NOFILE)); files.allow(180); files.allow(10)\n"
+        "print(*r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["150 200", "180 200"]

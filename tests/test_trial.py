@@ -349,3 +349,14 @@ def test_a_tool_may_say_its_fault_with_a_code(measure):
     tool.argv = lambda found, options, cell: ["/bin/echo", '{"event":"fault","what":"no disk"}']
     record, _, _ = measure("handshake", tool=tool)
     assert str(record.reason) == "no disk"
+
+
+def test_a_trial_that_measured_something_else_is_unverified_whatever_its_placement(measure):
+    class Doubtful(Fake):
+        def unverified(self, records, options):
+            return reason("client-was-the-limit", client="sysbench", share=0.95)
+
+    record, rows, _ = measure("handshake", tool=Doubtful("handshake"))
+    assert record.grade == "unverified" and record.reason.code == "client-was-the-limit"
+    assert rows
+    assert measure("handshake")[0].grade == "verified"

@@ -184,7 +184,7 @@ _ALWAYS: Mapping[str, Any] = {
 # that only reads fills its pool from the page cache: the disk is read for the first trial alone.
 _WRITING: Mapping[str, Any] = {
     "innodb_adaptive_flushing": "OFF", "innodb_max_dirty_pages_pct": 90,
-    "innodb_max_dirty_pages_pct_lwm": 0, "innodb_monitor_enable": ",".join(WAIT_METRICS),
+    "innodb_max_dirty_pages_pct_lwm": 0, "innodb_monitor_enable": ";".join(WAIT_METRICS),
 }  # fmt: skip
 _FIXED = (
     "datadir", "socket", "port", "skip_networking", "user", "pid_file", "log_error",
