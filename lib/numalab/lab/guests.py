@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from numalab.agent import kernel
 from numalab.agent.errors import Fault
 
-from . import hosts, image, inventory, qemu, tools
+from . import hosts, image, inventory, qemu, timing_build, tools
 
 _ATTEMPTS = 3  # emulated guests crash now and then, soon after their start
 _KVM_SIGN_S = 20.0  # a guest that KVM really runs reaches its init in 2 s
@@ -180,7 +180,8 @@ def _boot(host: hosts.Host, say: image.Say) -> None:
     _need_memory(host)
     key = key_file().with_name("key.pub").read_text().split()[1]
     accelerators = ["tcg"] * _ATTEMPTS
-    if qemu.native(host) and _kvm_may_work():
+    model = timing_build.library(say) if host.timing else None
+    if not model and qemu.native(host) and _kvm_may_work():
         accelerators.insert(0, "kvm")
     why = ""
     say(f"booting {host.name}")
@@ -188,7 +189,7 @@ def _boot(host: hosts.Host, say: image.Say) -> None:
         started = time.monotonic()
         wiring = qemu.Wiring(
             accelerator, made / "vmlinuz", made / "initrd", home / "disk",
-            _free_port(home), key, home / "console",
+            _free_port(home), key, home / "console", model, home / "counters",
         )  # fmt: skip
         child = _start(host, wiring, home)
         why = _wait(child, home, accelerator)
@@ -245,6 +246,10 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
     with suppress(FileNotFoundError):  # the one before says why a guest crashed
         wiring.console.replace(wiring.console.with_name("console.before"))
     wiring.console.write_bytes(b"")
+    environment = dict(os.environ)
+    if wiring.timing and wiring.counters:
+        environment["LD_PRELOAD"] = str(wiring.timing)
+        wiring.counters.write_bytes(bytes(1 << 20))
     with open(home / "qemu.log", "wb") as log:
         child = subprocess.Popen(
             qemu.argv(host, wiring),
@@ -252,6 +257,7 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # it stays when the command that started it ends
+            env=environment,
         )
     found = kernel.stat_of(f"/proc/{child.pid}")
     state = {

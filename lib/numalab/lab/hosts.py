@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from numalab import home, yaml_file
 from numalab.agent.errors import Fault
 
+from .timing import MOST_CPUS, Timing
+
 _SIZE = re.compile(r"(\d+) ?(MiB|GiB)\Z")
 _UNITS = {"MiB": 2**20, "GiB": 2**30}
 
@@ -34,6 +36,7 @@ class Host(BaseModel):
     threads: int = Field(default=1, ge=1, le=2, description="per core")
     memory: int = Field(description="bytes per node")
     distances: list[list[int]]
+    timing: Timing | None = Field(default=None, description="configured: see lab/timing")
     kernel: str = Field(default="", pattern=r"^[\w.,=:/ -]*$", description="words for the kernel")
 
     @field_validator("memory", mode="before")
@@ -74,9 +77,20 @@ class Host(BaseModel):
             raise ValueError(f"image: {self.image} is not of {self.arch}")
         if self.cpus > 255:
             raise ValueError(f"{self.cpus} CPUs: 255 are the most that this machine model takes")
+        if self.timing:
+            self._check_timing(self.timing)
         if re.search(r"(^| )--( |$)", self.kernel):
             raise ValueError("kernel: -- ends the kernel's words")
         return self
+
+    def _check_timing(self, timing: Timing) -> None:
+        listed = timing.memory_gbs if isinstance(timing.memory_gbs, list) else []
+        if self.arch != "x86_64" or self.memory_only or self.cpus > MOST_CPUS:
+            raise ValueError(
+                f"timing: the model takes x86_64, nodes with CPUs only, and {MOST_CPUS} CPUs"
+            )
+        if len(timing.latency_ns) != self.nodes or len(listed) not in (0, self.nodes):
+            raise ValueError(f"timing: {self.nodes} nodes need as many rows and controllers")
 
     @property
     def cpus(self) -> int:

@@ -21,6 +21,8 @@ class Wiring(NamedTuple):
     port: int  # on 127.0.0.1, forwarded to the guest's ssh
     key: str  # the public key that may log in, without its type
     console: Path
+    timing: Path | None = None  # the library of the memory model
+    counters: Path | None = None  # the file that the model counts in
 
 
 def native(host: Host) -> bool:
@@ -32,7 +34,7 @@ def argv(host: Host, wiring: Wiring) -> list[str]:
     """Return the command that boots a guest (qemu(1))."""
     return [
         PROGRAMS[host.arch],
-        *("-name", f"numalab-{host.name}"),
+        *("-name", f"numalab-{host.name},debug-threads=on"),  # the model knows vCPUs by their names
         *_machine(host, wiring.accelerator),
         *_nodes(host),
         *("-kernel", str(wiring.kernel), "-initrd", str(wiring.initrd)),
@@ -44,6 +46,30 @@ def argv(host: Host, wiring: Wiring) -> list[str]:
         *("-serial", f"file:{_comma(wiring.console)}"),
         # A guest that reboots or panics ends, and whoever started it sees that.
         *("-nodefaults", "-display", "none", "-no-reboot"),
+        *_timing(host, wiring),
+    ]
+
+
+def _timing(host: Host, wiring: Wiring) -> list[str]:
+    """The memory model as a plugin, and its counters as a device that the guest can read."""
+    if not (host.timing and wiring.timing and wiring.counters):
+        return []
+    memory = host.total_memory
+    # hw/i386/pc_piix.c: memory of 3.5 GiB and more is split at 3 GiB
+    low = 3 << 30 if memory >= 0xE0000000 else memory
+    words = host.timing.words(
+        vcpus=host.cpus, nodes=host.nodes, sockets=host.sockets,
+        node_mib=host.memory >> 20, low_mib=low >> 20,
+    )  # fmt: skip
+    shared = f"memory-backend-file,id=count,share=on,mem-path={_comma(wiring.counters)},size=1M"
+    return [
+        *(
+            "-plugin",
+            ",".join([_comma(wiring.timing), *words, f"counters={_comma(wiring.counters)}"]),
+        ),
+        # master: so that a snapshot takes it along
+        *("-object", shared, "-device", "ivshmem-plain,memdev=count,master=on"),
+        *("-rtc", "clock=vm"),
     ]
 
 
@@ -57,6 +83,8 @@ def _machine(host: Host, accelerator: str) -> list[str]:
         machine = "pc"
         if accelerator == "tcg":
             processor += ",-cx16"  # with it QEMU 7.2 gives its guests double faults
+        if host.timing:
+            processor += ",-erms,-fsrm"  # rep movsb would cost an instruction for each byte
         if host.model:
             processor += f",model-id={host.model}"
     else:

@@ -32,6 +32,10 @@ SENTENCES: Dict[str, Template] = {
     "traffic-not-counted": "this processor does not count it",
     "traffic-unknown": "total or local traffic is unknown",
     "less-total-than-local": "less total than local traffic was counted",
+    # an emulated host's memory model
+    "no-memory-model": "this host has no memory model: its timing is its own",
+    "nothing-read": "nothing was read from memory",
+    "nothing-ran": "no instruction ran on these CPUs",
     # perf
     "perf-not-installed": "perf is not installed",
     "perf-not-run": "{path} cannot be run: {error}",

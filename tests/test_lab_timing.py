@@ -1,0 +1,145 @@
+"""The memory model of emulated hosts: its own tests in C, its configuration, its counters."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from numalab.agent.collectors import memory_model
+from numalab.agent.collectors.snapshots import pairs
+from numalab.lab import hosts, qemu, timing_build
+from numalab.lab.timing import Timing
+
+SOURCE = Path(__file__).resolve().parent.parent / "lab" / "timing"
+MODEL = [SOURCE / f"{name}.c" for name in timing_build._SOURCES if name != "plugin"]
+CC = shutil.which("cc") or shutil.which("gcc")
+needs_cc = pytest.mark.skipif(CC is None, reason="no C compiler here")
+
+
+@needs_cc
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_the_model_gives_known_answers_under_the_sanitizers(tmp_path, sanitizers):
+    program = tmp_path / "test"
+    command = [
+        CC,
+        "-g",
+        "-O1",
+        f"-fsanitize={sanitizers}",
+        "-o",
+        program,
+        SOURCE / "test.c",
+        *MODEL,
+    ]
+    made = subprocess.run([*command, "-lpthread", "-ldl"], capture_output=True, text=True)
+    if "cannot find" in made.stderr and "san" in made.stderr:
+        pytest.skip(f"this compiler has no -fsanitize={sanitizers}")
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run([program], capture_output=True, text=True)
+    if "unexpected memory mapping" in done.stderr:  # of kernels with much address randomisation
+        pytest.skip("the thread sanitizer does not run under this kernel's address layout")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "all checks hold\n"
+
+
+@needs_cc
+def test_the_plugin_compiles_without_a_warning(tmp_path):
+    flags = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", *timing_build._FLAGS]
+    command = [CC, *flags, "-o", tmp_path / "x.so", *MODEL, SOURCE / "plugin.c"]
+    done = subprocess.run([*command, "-ldl", "-lpthread"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_timed_host_is_told_to_the_model_whole():
+    timed = [host for host in map(hosts.load, hosts.names()) if host.timing]
+    assert {host.name for host in timed} >= {"intel-2n-timed", "amd-8n-timed", "null-2n-timed"}
+    for host in timed:
+        words = qemu.argv(host, wiring())
+        plugin = words[words.index("-plugin") + 1].split(",")
+        given = dict(word.partition("=")[::2] for word in plugin[1:])
+        assert given["nodes"] == str(host.nodes) and given["vcpus"] == str(host.cpus)
+        rows = [[float(ns) for ns in row.split(":")] for row in given["latency_ns"].split("+")]
+        assert rows == host.timing.latency_ns
+
+
+def wiring() -> qemu.Wiring:
+    places = {name: Path(f"/x/{name}") for name in ("kernel", "initrd", "disk", "console")}
+    return qemu.Wiring(
+        "tcg", port=1, key="k", timing=Path("/x/t.so"), counters=Path("/x/c"), **places
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"latency_ns": [[85, 136]]}, "as many rows"), ({"latency_ns": [[85, 0], [1, 85]]}, "above 0"),
+     ({"latency": [[1]]}, "latency_ns"), ({"latency_ns": [[1]], "colour": 1}, "colour")],
+)  # fmt: skip
+def test_a_wrong_timing_names_its_key(wrong, words):
+    with pytest.raises(ValidationError, match=words):
+        Timing(**wrong)
+
+
+def a_page(folder: Path, *cpus: dict, **head: int) -> str:
+    """A root whose PCI device shows counters: two nodes, a CPU for each mapping."""
+    values = {"version": 1, "vcpus": len(cpus), "nodes": 2, "on": 1, "gave_up": 0, "idle_ps": 0,
+              "clock_ps": 0, "switches": 1, **head}  # fmt: skip
+    page = bytearray(1 << 20)
+    struct.pack_into("<8s8Q", page, 0, b"numatime", *values.values())
+    for number, counters in enumerate(cpus):
+        row = [counters.get(name, 0) for name in memory_model._NAMES]
+        row += [
+            *counters.get("read", (0, 0)),
+            *14 * [0],
+            *counters.get("written", (0, 0)),
+            *14 * [0],
+        ]
+        struct.pack_into("<44Q", page, 512 * (number + 1), *row)
+    words = b"vcpus=2 latency_ns=85:136+136:85 counters=/x"
+    page[33280 : 33280 + len(words)] = words
+    device = folder / "sys/bus/pci/devices/0000:00:04.0"
+    device.mkdir(parents=True)
+    (device / "resource2").write_bytes(page)
+    return str(folder)
+
+
+def test_the_counters_say_who_read_what_from_where(tmp_path):
+    before = memory_model.snapshot(a_page(tmp_path / "a", {}, {}))
+    first = {"instructions": 5_000_000, "stall_ps": 1_000_000_000, "read": (6400, 640)}
+    second = {"read": (0, 64), "written": (1280, 0)}
+    root = a_page(tmp_path / "b", first, second, clock_ps=2_000_000_000)
+    after = memory_model.snapshot(root)
+    rows = {
+        (row.metric, row.point): row.value
+        for row in memory_model.metrics(pairs(before, after), "0", 0.2)
+    }
+    assert rows["instructions", ""] == 5_000_000 and rows["local_reads", ""] == 100
+    assert rows["remote_reads", ""] == 10 and rows["ipc", ""] == pytest.approx(0.5)
+    assert rows["remote_reads_share", ""] == pytest.approx(10 / 110)
+    seconds = 2e-3
+    gbs = {key: value * seconds * 1e9 for key, value in rows.items() if key[1]}
+    assert gbs["traffic_to_node", "node 0"] == pytest.approx(640 + 1280)
+    assert gbs["traffic_from_node", "node 1"] == pytest.approx(640 + 1280)
+    assert gbs["traffic_to_node", "node 1"] == 0
+    assert gbs["local_dram_reads", "node 0"] == pytest.approx(6400)
+    assert memory_model.configuration(root) == {"vcpus": "2", "latency_ns": "85:136+136:85"}
+
+
+def test_a_measurement_in_which_the_emulator_gave_up_is_known(tmp_path):
+    before = memory_model.snapshot(a_page(tmp_path / "a", {}, gave_up=1))
+    after = memory_model.snapshot(a_page(tmp_path / "b", {}, gave_up=2))
+    assert memory_model.lost({memory_model.SOURCE: pairs(before, after)})
+    assert not memory_model.lost({memory_model.SOURCE: pairs(after, after)})
+    assert not memory_model.lost({memory_model.SOURCE: None})
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="an instruction of x86-64")
+def test_the_instruction_that_switches_does_nothing_elsewhere(tmp_path):
+    root = a_page(tmp_path / "a", {})
+    memory_model.switch(True, root)
+    memory_model.switch(False, root)
+    memory_model.switch(True, str(tmp_path))  # no model there
