@@ -278,6 +278,38 @@ def test_as_few_cpu_nodes_as_see_every_distance_are_taken():
         assert all(cell.baseline == f"local:{cell.cpu_nodes}" for cell in remote)
 
 
+@pytest.mark.parametrize(
+    ("rows", "cpu_nodes", "classes"),
+    [
+        # as numactl --hardware printed them: eight nodes of which some have a direct link
+        (
+            "10 16 16 16 28 28 22 28/16 10 16 16 28 28 28 22/16 16 10 16 22 28 28 28/"
+            "16 16 16 10 28 22 28 28/28 28 22 28 10 16 16 16/28 28 28 22 16 10 16 16/"
+            "22 28 28 28 16 16 10 16/28 22 28 28 16 16 16 10",
+            1, {16: 24, 22: 8, 28: 24},
+        ),
+        ("10 11 21 21/11 10 21 21/21 21 10 11/21 21 11 10", 1, {11: 4, 21: 8}),
+        # four nodes in a row: no node sees all distances
+        ("10 16 32 33/16 10 25 32/32 25 10 16/33 32 16 10", 2, {16: 4, 25: 2, 32: 4, 33: 2}),
+        (
+            "10 39 38 37 36/39 10 38 37 36/38 38 10 37 36/37 37 37 10 36/36 36 36 36 10",
+            1, {36: 8, 37: 6, 38: 4, 39: 2},
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_distances_of_real_machines_are_all_seen(rows, cpu_nodes, classes, seed):
+    table = [list(map(int, row.split())) for row in rows.split("/")]
+    host = topologies.topology(len(table), cores=1)
+    for node, row in enumerate(table):
+        host = topologies.with_node(host, node, distances=dict(enumerate(row)))
+    found = thinned(host, "local", "remote", seed=seed).values()
+    remote = {cell.distance: cell for cell in found if cell.binding == "remote"}
+    assert {far: cell.stands_for.fields["pairs"] for far, cell in remote.items()} == classes
+    assert len(found) == len(classes) + cpu_nodes
+    assert len({cell.cpu_nodes for cell in found}) == cpu_nodes
+
+
 def test_what_is_asked_for_by_its_number_is_measured():
     host = topologies.topology(4)
     for seed in range(5):
