@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -71,6 +72,10 @@ def measure(
         return end
     finally:
         plan_file.unlink(missing_ok=True)
+        if not folder.exists():  # refused: nothing is left of it
+            memo.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.parent.rmdir()
 
 
 def resume(

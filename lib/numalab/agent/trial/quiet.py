@@ -50,7 +50,7 @@ def others_at_work(seconds: float = _LOOK_S) -> Optional[Reason]:
     if share is None or share <= LIMIT:
         return None
     names = list(dict.fromkeys(one["name"] for one in found["busiest"]))
-    return reason("host-busy", share=round(share, 3), names=names[:3])
+    return reason("host-busy", share=round(min(share, 1.0), 3), names=names[:3])
 
 
 def servers() -> Optional[Reason]:
