@@ -554,6 +554,7 @@ def test_counts_marks_and_reasons():
         ("GenuineIntel-6-6A", "intel_icelake"),
         ("GenuineIntel-6-8F", "intel_icelake"),
         ("GenuineIntel-6-AF", "intel_sierraforest"),
+        ("GenuineIntel-6-DD", "intel_sierraforest"),
         ("AuthenticAMD-23-1", "amd_zen1"),
         ("AuthenticAMD-23-8", "amd_zen1"),
         ("AuthenticAMD-23-18", "amd_zen1"),
@@ -856,16 +857,22 @@ def test_perfs_own_table_of_the_processor_has_what_is_to_be_counted(monkeypatch,
 
 
 TALKATIVE = """
-case "$1" in list) echo '["MetricName": "upi_data_transmit_bw"'; exit;; esac
+case "$*" in
+"list -j") echo '{list}'; exit;;
+list*) printf 'Metrics:\\n\\n  upi_data_transmit_bw\\n'; exit;; esac
 case "$*" in *" -p "*) exec sleep 30;; *" -a "*)
 echo '{say}' >&2; case "$*" in *true) exit;; *) trap 'exit 0' INT; while :; do sleep 0.05; done;; esac;; esac
 echo '1.0;msec;task-clock;1000;100.00;;' >&2
 """  # noqa: E501
 
 
-def test_what_perf_lists_is_counted_for_the_whole_host(fake_perf, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "shown", ['[ {"MetricName": "upi_data_transmit_bw"} ]', "  Error: unknown switch `j"]
+)
+def test_what_perf_lists_is_counted_for_the_whole_host(fake_perf, monkeypatch, tmp_path, shown):
     traffic.available.cache_clear()
-    fake_perf(TALKATIVE.replace("{say}", line_of(1, "MB/s  upi_data_transmit_bw", 4000)))
+    script = TALKATIVE.replace("{list}", shown)
+    fake_perf(script.replace("{say}", line_of(1, "MB/s  upi_data_transmit_bw", 4000)))
     monkeypatch.setattr(perf.Running, "_wait_until_attached", lambda *_: time.sleep(0.3))
     root = make(tmp_path / "root", {"proc/cpuinfo": SPR, **NODES})
     counting = traffic.Counting(root).start()
@@ -876,6 +883,15 @@ def test_what_perf_lists_is_counted_for_the_whole_host(fake_perf, monkeypatch, t
     rows = {row.metric: row for row in traffic.metrics(record)}
     assert rows["traffic_from_node"].value == 4.0
     assert rows["traffic_to_node"].reason.code == "perf-lists-no"
+    traffic.available.cache_clear()
+
+
+def test_without_permission_for_the_whole_host_it_says_so(fake_perf, tmp_path):
+    traffic.available.cache_clear()
+    fake_perf(TALKATIVE.replace("{say}", "Consider adjusting perf_event_paranoid"))
+    with pytest.raises(NotHere) as why:
+        traffic.Counting(make(tmp_path / "root", {"proc/cpuinfo": SPR, **NODES}))
+    assert why.value.reason.code == "perf-permission"
     traffic.available.cache_clear()
 
 

@@ -41,7 +41,6 @@ _SOFTWARE = (
 )  # fmt: skip
 SEPARATOR = ";"  # events with terms (cpu/event=0x44,umask=8/) hold commas
 FORMATS = {"json": ("-j",), "csv": ("-x", SEPARATOR)}
-_CLOCKS = ("task-clock", "cpu-clock")  # in ms; without a unit, in ns
 WHY_NO_COUNT = {"not supported": "event-not-supported", "not counted": "event-not-counted"}
 
 
@@ -75,9 +74,8 @@ def counts(text: str) -> Dict[str, Count]:
             only = re.fullmatch(r"(.+?)(?::|(?<=/))uH?", record["event"])
             user_only = only is not None
             event, value = only[1] if only else record["event"], record["value"]
-            # perf 6.17 and later print these two as they count them, without a unit.
-            if event in _CLOCKS and not record["unit"] and isinstance(value, int):
-                value = value / 1e6
+            if value is not None and record["unit"] == "ns":
+                value = value / 1e6  # of the two clocks, whose unit is ms here
             if value is None:
                 why = reason(WHY_NO_COUNT[record["reason"]])
                 found[event] = Count(event, None, why, None, user_only)

@@ -7,8 +7,9 @@ from the same file's history (CSV without run time). The text for people is read
 Records:
 
 - ``event``: ``event``, ``value`` (null with ``reason`` "not counted" or "not supported"),
-  ``unit`` (as printed: msec, Joules, MiB …; "" for a plain count), ``running_percent`` (share of
-  the time that the counter was on; below 100 the value is scaled up), ``running_ns``,
+  ``unit`` (as printed: msec, Joules, MiB …; "" for a plain count; ns for a clock that has none
+  printed), ``running_percent`` (share of the time that the counter was on; below 100 the value is
+  scaled up), ``running_ns``,
   ``variance_percent`` (-r), ``interval_s`` (-I), ``aggregate`` (S0, N1, CPU3, S0-D0-C2,
   comm-pid), ``cpus`` (their number), ``cgroup``, ``metric_value`` and ``metric_unit`` (the
   comment beside it)
@@ -73,7 +74,13 @@ def is_json(body: List[Line]) -> bool:
 
 def of_program(body: List[Line], separator: Optional[str]) -> List[Record]:
     """Return the records of a report in JSON, or in CSV with this separator."""
-    return _json(body) if is_json(body) or separator is None else _csv(body, separator)
+    found = _json(body) if is_json(body) or separator is None else _csv(body, separator)
+    for record in found:
+        # perf 6.17 and later print the clocks as they count them, without a unit.
+        clock = record.get("event", "").split(":")[0] in ("task-clock", "cpu-clock")
+        if clock and not record["unit"] and isinstance(record["value"], int):
+            record["unit"] = "ns"
+    return found
 
 
 def decimal(line: Line, text: str) -> Optional[float]:

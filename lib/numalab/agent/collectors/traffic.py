@@ -47,10 +47,9 @@ class Found(NamedTuple):
 
 def listed(text: str) -> FrozenSet[str]:
     """Return the metrics and events that ``perf list`` shows: by -j (perf 6.2 on), else as text."""
-    if text.lstrip().startswith("["):
-        # Its JSON is not always JSON: some versions escape formulas wrongly.
-        return frozenset(re.findall(r'"(?:MetricName|EventName|EventAlias)":\s*"([^"\\]+)"', text))
-    return frozenset(re.findall(r"^  ([\w.:/,=-]+)", text, re.MULTILINE))
+    # Its JSON is not always JSON: some versions escape formulas wrongly.
+    found = re.findall(r'"(?:MetricName|EventName|EventAlias)":\s*"([^"\\]+)"', text)
+    return frozenset(found) or frozenset(re.findall(r"^  ([\w.:/,=-]+)", text, re.MULTILINE))
 
 
 def select(wanted: Iterable[Event], shown: FrozenSet[str]) -> Tuple[Event, ...]:
@@ -116,13 +115,11 @@ def available(program: str, wanted: Tuple[Event, ...]) -> Available:
     tried = perf.availability(program, ("task-clock",))
     if tried.useless:
         raise NotHere(tried.useless)
-    shown = listed(perf.printed([program, "list", "-j"]))
-    chosen = select(wanted, shown or listed(perf.printed([program, "list", "--no-desc"])))
+    text = perf.printed([program, "list", "-j"])
+    if '"MetricName"' not in text and '"EventName"' not in text:  # it does not know -j
+        text = perf.printed([program, "list", "--no-desc"])
+    chosen = select(wanted, listed(text))
     reasons: Dict[str, Reason] = {}
-    for event in wanted:
-        if event.name not in {one.name for one in chosen}:
-            names = " or ".join(one.perf_name for one in wanted if one.name == event.name)
-            reasons[event.name] = reason("perf-lists-no", names=names)
     usable = []
     for event in chosen:
         text = perf.printed([*_command(program, tried.format, [event]), "true"])
@@ -131,6 +128,10 @@ def available(program: str, wanted: Tuple[Event, ...]) -> Available:
             usable.append(event)
         else:
             reasons[event.name] = why or perf.why_nothing(text)
+    for event in wanted:
+        if event.name not in {one.name for one in chosen}:
+            names = " or ".join(one.perf_name for one in wanted if one.name == event.name)
+            reasons[event.name] = reason("perf-lists-no", names=names)
     return Available(tried.format, tuple(usable), reasons)
 
 
