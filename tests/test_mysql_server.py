@@ -276,12 +276,15 @@ def test_a_client_that_was_the_limit_makes_its_trial_unverified():
 def test_a_trial_that_waited_for_the_disk_or_missed_its_rate_says_so():
     run = {"kind": "run", "instance": "", "elapsed_s": 2.0, "client_cpu_s": 1.0,
            "status": {"Innodb_buffer_pool_reads": 0, "Innodb_log_waits": 2,
-                      "log_on_file_space_waits": 3}}  # fmt: skip
+                      "log_on_file_space_waits": 3,
+                      "Innodb_buffer_pool_pages_flushed": 9}}  # fmt: skip
     done = {"kind": "result", "name": "transactions_per_second", "value": 940.0, "instance": ""}
     said = DRIVER.doubts([run, done], {"rate": 1000})
     assert [one.code for one in said] == ["waited-for-disk", "rate-missed"]
-    assert "5 times" in str(said[0]) and "940 of 1000" in str(said[1])
+    assert "redo log: 9, waits for the disk: 5" in str(said[0]) and "940 of 1000" in str(said[1])
     assert DRIVER.doubts([{**run, "status": {"Innodb_log_waits": 0}}, done], {"rate": 0}) == []
+    full = {**run, "status": {"Innodb_buffer_pool_pages_flushed": 1}}
+    assert [one.code for one in DRIVER.doubts([full], {"rate": 0})] == ["waited-for-disk"]
 
 
 def test_last_words_are_the_errors_without_their_time(tmp_path):

@@ -139,7 +139,8 @@ SENTENCES: Dict[str, Template] = {
         "a second; no doublewrite, no pages flushed ahead of time"
     ),
     "waited-for-disk": _about_instance(
-        "the disk was measured too: the server waited {waits} times for it"
+        "the disk was measured too: pages flushed for want of room in the redo log: {pages}, "
+        "waits for the disk: {waits}"
     ),
     "rate-missed": _about_instance(
         "{done:.0f} of {asked} transactions a second that were asked for"
