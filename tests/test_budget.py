@@ -82,6 +82,19 @@ def test_what_goes_first_is_stated():
     assert spared == expected
 
 
+def test_a_case_alone_answers_nothing():
+    request = experiments.load("page-cache").request("quick", "h", seed=1)
+    host = topologies.topology(2, cores=4, memory_gib=64)
+    whole = make.make(replace(request, budget_s=None), host)
+    kept = []
+    for part in range(98, 0, -7):
+        made = make.make(replace(request, budget_s=whole.estimate.total_s * part / 100), host)
+        kept.append(list(dict.fromkeys(cell.variant for cell in made.cells)))
+    every = kept[0] + [cell.variant for cell in whole.cells if cell.variant not in kept[0]]
+    assert all(cases == every[: len(cases)] for cases in kept)
+    assert ["empty", "full"] in kept and [] in kept and ["empty"] not in kept
+
+
 def test_without_a_budget_nothing_is_left_out_for_its_time():
     made = _made()
     assert not [skip for skip in made.skipped if skip.reason.code.startswith("budget")]

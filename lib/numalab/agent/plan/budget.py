@@ -2,8 +2,8 @@
 
 In this order, and only as far as needed: values of sweeps, the last of the list first; cells that
 differ from another one in nothing but the nodes (same binding, same distance: a class); blocks
-beyond FEWEST_BLOCKS; cases beyond the first, those with the longest trials first; other cells, the
-last of the list first, while two are left to compare, and never what runs without a binding. A
+beyond FEWEST_BLOCKS; cases, the last first, while two are left; where there are no cases other
+cells, the last first, while two are left to compare, and never what runs without a binding. A
 seventh block adds only precision, a case answers a question of its own: hence blocks go before
 cases. What does not fit even then is left out as a whole: half an answer would pass for one.
 """
@@ -64,13 +64,14 @@ def _steps(cells: List[Cell], blocks: int) -> Iterator[_Step]:
         yield _Step(cells, blocks, dict(gone))
     first = next((cell.case.name for cell in cells if cell.case), None)
     cases = _variants(cells, lambda cell: cell.case and cell.case.name != first and cell.variant)
-    for group in sorted(cases, key=lambda g: -max(c.timing.total_s for c in g)):
+    for group in cases[:-1]:
         cells = _without(cells, group, "budget-case", gone)
         yield _Step(cells, blocks, dict(gone))
     for cell in reversed(cells):
         compared = [one for one in cells if one.role != CONTROL]
-        stays = cell.role == CONTROL or (cell.cpus is None and cell.memory.policy == "default")
-        if len(compared) > 2 and not stays and not _compared(cell, cells):
+        free = cell.cpus is None and cell.memory.policy == "default"
+        stays = cell.role == CONTROL or cell.case or free or _compared(cell, cells)
+        if len(compared) > 2 and not stays:
             cells = _without(cells, [cell], "budget-cell", gone)
             yield _Step(cells, blocks, dict(gone))
 

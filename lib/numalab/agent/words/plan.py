@@ -97,7 +97,7 @@ SENTENCES: Dict[str, Template] = {
     "too-few-nodes-for-instances": "{nodes:n node} with CPUs and memory for {count} instances",
     "instance-too-big": _needs_more_room,
     "node-too-small": _needs_more_room,
-    "budget-case": "no time for it in {budget_s:seconds}: the first case and short trials go first",
+    "budget-case": "no time for it in {budget_s:seconds}: the cases listed first go first",
     "budget-cell": "no time for it in {budget_s:seconds}: what is listed first goes first",
     "budget-class": "{cell} stands for it, which is as far from its memory ({budget_s:seconds})",
     "budget-sweep": "no time for this value of the sweep in {budget_s:seconds}",
