@@ -1,5 +1,6 @@
 # What a host has, as key=value lines: one round trip. Needs FOLDER, AGENT, PYTHON (may be empty),
-# SERVER (yes where MySQL or MariaDB is to be measured) and TRIED (yes after an installation).
+# PROBES (architectures whose probe the agent carries), SERVER (yes where MySQL or MariaDB is to be
+# measured) and TRIED (yes after an installation).
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 case $FOLDER in "~"/*) FOLDER=$HOME/${FOLDER#??} ;; esac
 mkdir -p "$FOLDER" && cd "$FOLDER" || exit 1
@@ -17,10 +18,16 @@ done
 echo "old_python=${old%,}"
 
 missing=''
-for tool in numactl sysbench perf cc; do
+for tool in numactl sysbench perf; do
     command -v $tool >/dev/null || missing="$missing $tool"
 done
-[ -e /usr/include/stdio.h ] || missing="$missing headers"
+case " $PROBES " in
+    *" $(uname -m) "*) ;;
+    *)
+        command -v cc >/dev/null || missing="$missing cc"
+        [ -e /usr/include/stdio.h ] || missing="$missing headers"
+        ;;
+esac
 if [ "$SERVER" = yes ]; then
     PATH=$PATH:/usr/libexec:/usr/local/libexec:/usr/local/mysql/bin
     command -v mysqld >/dev/null || command -v mariadbd >/dev/null || missing="$missing server"

@@ -177,6 +177,7 @@ def _variables(record: Record, orders: dict[str, str]) -> dict[str, Any]:
             "file": str(record.folder / "agent.pyz"),
             "name": f"numalab-{hashlib.sha256(agent).hexdigest()[:16]}.pyz",
             "sha1": hashlib.sha1(agent).hexdigest(),
+            "probes": " ".join(agent_archive.carried(record.folder / "agent.pyz")),
         },
         "numalab_incoming": str(record.folder / "incoming"),
         "numalab_receive": [*receive, str(record.folder), str(home.runs().resolve())],
