@@ -12,8 +12,8 @@ Nodes that are memory only (CXL, HBM, persistent memory: `Host.memory_only`) hav
 own: memory-only, interleave:all and interleave:weighted. No other symbolic binding names them.
 
 A binding with a policy of POLICIES is one row of KINDS (and its resolver, where no other's fits).
-One with a new policy also has a row in POLICIES, the option of numactl(8) in ``Bound.numactl`` of
-the contract, and a sentence "memory-POLICY" in `words.plan`.
+One with a new policy also has a row in POLICIES, its mode in ``kernel.MODES``, the option of
+numactl(8) in ``Bound.numactl`` of the contract, and a sentence "memory-POLICY" in `words.plan`.
 """
 
 from __future__ import annotations
@@ -497,7 +497,7 @@ def _explicit(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:
     cpus, mem = binding.argument
     numbers = cpulist.parse(cpus)
     if not host.nodes:
-        raise Fault("the kernel of this host shows no NUMA nodes: numactl cannot bind")
+        raise Fault("the kernel of this host shows no NUMA nodes: nothing can be bound")
     for what, bad in (
         ("do not exist on this host", [n for n in numbers if n not in host.cpu]),
         ("are offline", [n for n in numbers if n in host.cpu and not host.cpu[n].online]),
