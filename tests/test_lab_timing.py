@@ -12,7 +12,6 @@ import pytest
 from pydantic import ValidationError
 
 from numalab.agent.collectors import memory_model
-from numalab.agent.collectors.snapshots import pairs
 from numalab.lab import hosts, qemu, timing_build
 from numalab.lab.timing import Timing
 
@@ -108,15 +107,12 @@ def a_page(folder: Path, *cpus: dict, **head: int) -> str:
 
 
 def test_the_counters_say_who_read_what_from_where(tmp_path):
-    before = memory_model.snapshot(a_page(tmp_path / "a", {}, {}))
+    start = memory_model.snapshot(a_page(tmp_path / "a", {}, {}))
     first = {"instructions": 5_000_000, "stall_ps": 1_000_000_000, "read": (6400, 640)}
     second = {"read": (0, 64), "written": (1280, 0)}
     root = a_page(tmp_path / "b", first, second, clock_ps=2_000_000_000)
-    after = memory_model.snapshot(root)
-    rows = {
-        (row.metric, row.point): row.value
-        for row in memory_model.metrics(pairs(before, after), "0", 0.2)
-    }
+    measured = memory_model.stop(start, "0", root)
+    rows = {(row.metric, row.point): row.value for row in memory_model.metrics(measured)}
     assert rows["instructions", ""] == 5_000_000 and rows["local_reads", ""] == 100
     assert rows["remote_reads", ""] == 10 and rows["ipc", ""] == pytest.approx(0.5)
     assert rows["remote_reads_share", ""] == pytest.approx(10 / 110)
@@ -130,11 +126,11 @@ def test_the_counters_say_who_read_what_from_where(tmp_path):
 
 
 def test_a_measurement_in_which_the_emulator_gave_up_is_known(tmp_path):
-    before = memory_model.snapshot(a_page(tmp_path / "a", {}, gave_up=1))
-    after = memory_model.snapshot(a_page(tmp_path / "b", {}, gave_up=2))
-    assert memory_model.lost({memory_model.SOURCE: pairs(before, after)})
-    assert not memory_model.lost({memory_model.SOURCE: pairs(after, after)})
-    assert not memory_model.lost({memory_model.SOURCE: None})
+    before, root = a_page(tmp_path / "a", {}, gave_up=1), a_page(tmp_path / "b", {}, gave_up=2)
+    for start, lost in ((before, True), (root, False)):
+        measured = memory_model.stop(memory_model.snapshot(start), None, root)
+        assert memory_model.lost({memory_model.SOURCE: measured}) is lost
+    assert not memory_model.lost({}) and memory_model.stop(None, None, str(tmp_path)) is None
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="an instruction of x86-64")

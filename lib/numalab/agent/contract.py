@@ -283,6 +283,7 @@ class HostRecord:
     topology: Host
     before: State
     after: Optional[State]
+    timing: Mapping[str, str] = field(default_factory=dict)  # of memory, where it is configured
 
 
 # --- the request and the plan -----------------------------------------------------------------

@@ -29,7 +29,7 @@ from ..contract import (
 )
 from ..errors import Fault, NotHere
 from ..rows import row
-from . import cpu, meminfo, numastat, perf, resctrl, traffic, vmstat
+from . import cpu, meminfo, memory_model, numastat, perf, resctrl, traffic, vmstat
 from .event_files import formulas
 from .sampler import Sampler, other_cpus
 from .snapshots import pairs
@@ -64,6 +64,7 @@ class Collection:
         else:
             self._reasons[perf.SOURCE] = self._reasons[traffic.SOURCE] = reason("not-asked-for")
         self._before = self._snapshots()
+        self._model = memory_model.start(root)  # last: from here on the clock is the model's
         self._started = time.monotonic()
         self._start_s = self._started - started
         if asked.interval_s:
@@ -113,11 +114,14 @@ class Collection:
         measured_s = time.monotonic() - self._started
         stopping = time.monotonic()
         series, sampling_s = self._sampler.end() if self._sampler else ([], None)
+        model = memory_model.stop(self._model, self._cell.cpus, self._root)
         before, after = self._before, self._snapshots()
         record: Dict[str, Any] = {"schema": SCHEMA, "collected_s": round(measured_s, 6)}
         for module in _COUNTERS:
             both = before.get(module.SOURCE) and after.get(module.SOURCE)
             record[module.SOURCE] = pairs(before[module.SOURCE], both) if both else None
+        if model:
+            record[memory_model.SOURCE] = model
         used = after.get(cpu.SOURCE) and self._try(cpu.SOURCE, lambda: self._cpu_record(after))
         record["disturbance"] = used.pop("disturbance") if used else None
         record[cpu.SOURCE] = used or None
@@ -184,6 +188,8 @@ def metrics(record: Mapping[str, Any], formulas: Mapping[str, str]) -> List[Row]
             else:
                 why = record["reasons"].get(name, {"code": "not-collected", "fields": {}})
                 rows.append(row(name, None, "", from_json(Reason, why), source=name))
+        if record.get(memory_model.SOURCE):
+            rows += memory_model.metrics(record[memory_model.SOURCE])
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise Fault(f"the record of the collectors is damaged ({error!r})") from None
     return rows

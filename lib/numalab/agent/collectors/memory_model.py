@@ -19,10 +19,9 @@ import struct
 from typing import Any, Dict, List, Mapping, Optional
 
 from .. import cpulist
-from ..contract import Row, reason
-from ..errors import NotHere
+from ..contract import Row
 from ..rows import row
-from .snapshots import change
+from .snapshots import change, pairs
 
 SOURCE = "memory model"
 _MAGIC = b"numatime"
@@ -77,11 +76,30 @@ def switch(on: bool, root: str = "/") -> None:
         del place
 
 
-def snapshot(root: str = "/") -> Dict[str, Any]:
+def start(root: str = "/") -> Optional[Dict[str, Any]]:
+    """Let the model drive the clock; return its counters, None where there is no model."""
+    switch(True, root)
+    return snapshot(root)
+
+
+def stop(before: Optional[Dict[str, Any]], cpus: Optional[str], root: str = "/") -> Any:
+    """Return the record of a measurement on a cell's CPUs (None: all), and end it."""
+    after = snapshot(root)
+    switch(False, root)
+    if before is None or after is None:
+        return None
+    return {
+        "counters": pairs(before, after),
+        "cpus": cpus,
+        "instruction_ns": float(configuration(root).get("instruction_ns", 0.2)),
+    }
+
+
+def snapshot(root: str = "/") -> Optional[Dict[str, Any]]:
     """Return the counters: of the host, and of each CPU what it did by memory node."""
     page = _page(root)
     if page is None:
-        raise NotHere(reason("no-memory-model"))
+        return None
     copy = bytes(page[:_WORDS_AT])
     _, _, cpus, nodes, _, gave_up, idle_ps, clock_ps, _ = _HEAD.unpack_from(copy)
     found: Dict[str, Any] = {"gave_up": gave_up, "idle_ps": idle_ps, "clock_ps": clock_ps}
@@ -96,17 +114,18 @@ def snapshot(root: str = "/") -> Dict[str, Any]:
 
 
 def lost(record: Mapping[str, Any]) -> bool:
-    """Tell whether the emulator lost its synchronisation between the two snapshots."""
+    """Tell by a collection's record whether the emulator lost its synchronisation meanwhile."""
     part = record.get(SOURCE)
-    return part is not None and change(part["gave_up"]) > 0
+    return bool(part) and change(part["counters"]["gave_up"]) > 0
 
 
-def metrics(record: Mapping[str, Any], cpus: Optional[str], instruction_ns: float) -> List[Row]:
+def metrics(measured: Mapping[str, Any]) -> List[Row]:
     """Return what the cell's CPUs did, and what went between nodes.
 
-    ``cpus`` are the cell's (None: all). A cycle is the time that the model gives an instruction
-    that waits for nothing.
+    A cycle is the time that the model gives an instruction that waits for nothing.
     """
+    record, cpus = measured["counters"], measured["cpus"]
+    instruction_ns: float = measured["instruction_ns"]
     every = [int(name[4:]) for name in record if re.fullmatch(r"cpu \d+", name)]
     nodes = [int(node) for node in record["cpu 0"]["read_bytes"]]
     each = max(1, len(every) // len(nodes))

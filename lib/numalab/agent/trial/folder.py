@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from .. import VERSION, collectors
+from ..collectors import memory_model
 from ..contract import (
+    CONFIGURED,
     COUNTED,
     MEASURED,
     SCHEMA,
@@ -111,7 +113,9 @@ class RunFolder:
         """
         emulated, why = state.emulated(host, now)
         path = self.path / "host.json"
-        self.host = HostRecord(SCHEMA, self.plan.request.host, emulated, why, host, now, None)
+        timing = memory_model.configuration()
+        of = self.plan.request.host
+        self.host = HostRecord(SCHEMA, of, emulated, why, host, now, None, timing)
         if path.exists() and self.records:
             first = journal.load(HostRecord, path)
             if _shape(first.topology) != _shape(host):
@@ -125,7 +129,7 @@ class RunFolder:
         else:
             self.manifest = replace(
                 self.manifest,
-                evidence=COUNTED if emulated else MEASURED,
+                evidence=CONFIGURED if timing else COUNTED if emulated else MEASURED,
                 formulas=collectors.formulas() if self.plan.request.collectors else {},
             )
         journal.write_json(path, self.host)

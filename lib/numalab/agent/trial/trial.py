@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import collectors, kernel
+from ..collectors import memory_model
 from ..contract import (
     ERROR,
     HANDSHAKE,
@@ -244,6 +245,8 @@ class _Trial:
         collection, self.collection = self.collection, None
         if collection is not None:
             self.collected = collection.stop()
+            if memory_model.lost(self.collected) and not self.failure:
+                self.failure = reason("emulator-lost-time")
 
     # --- handshake ----------------------------------------------------------------------------
 

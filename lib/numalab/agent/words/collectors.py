@@ -33,7 +33,9 @@ SENTENCES: Dict[str, Template] = {
     "traffic-unknown": "total or local traffic is unknown",
     "less-total-than-local": "less total than local traffic was counted",
     # an emulated host's memory model
-    "no-memory-model": "this host has no memory model: its timing is its own",
+    "emulator-lost-time": (
+        "the emulator lost its synchronisation: this machine was too busy for it"
+    ),
     "nothing-read": "nothing was read from memory",
     "nothing-ran": "no instruction ran on these CPUs",
     # perf
