@@ -212,6 +212,40 @@ def test_offline_cpus_have_no_place(tmp_path):
     assert found.threads_per_core is None
 
 
+def test_a_node_whose_cpus_are_all_offline_is_not_memory_only(tmp_path):
+    """The kernel lists online CPUs alone; the links of the others stay in the node's folder."""
+    of_node_1 = [cpu.number for cpu in sysfs_tree.INTEL_2N.cpus if cpu.node == 1]
+    machine = sysfs_tree.offline(sysfs_tree.INTEL_2N, of_node_1)
+    found = read(tmp_path, replace(machine, name="no-links"))
+    assert found.memory_only == [1]  # nothing tells: a copy without the links
+    links = {f"{NODE}/node1/cpu{number}/online": "0" for number in of_node_1}
+    found = read(tmp_path, replace(machine, files=links))
+    assert found.memory_only == [] and found.main_nodes == [0, 1]
+    assert not found.node[1].cpus and found.cpu[of_node_1[0]].node == 1
+
+
+def test_the_kind_of_memory_of_each_node(tmp_path):
+    tiers, weights = "sys/devices/virtual/memory_tiering", "sys/kernel/mm/mempolicy"
+    files = {
+        f"{tiers}/memory_tier4/nodelist": "0-1",
+        f"{tiers}/memory_tier22/nodelist": "2",
+        f"{NODE}/node0/access0/initiators/read_latency": "90",
+        f"{NODE}/node2/access0/initiators/read_latency": "120",  # of an accelerator beside it
+        f"{NODE}/node2/access1/initiators/read_latency": "250",
+        f"{NODE}/node2/access1/initiators/read_bandwidth": "28000",
+        **{f"{weights}/weighted_interleave/node{n}": w for n, w in enumerate("552")},
+    }
+    found = read(tmp_path, replace(sysfs_tree.CXL_3N, files=files))
+    assert found.memory_only == [2]
+    assert [node.tier for node in found.nodes] == [4, 4, 22]
+    assert [node.weight for node in found.nodes] == [5, 5, 2]
+    assert [node.read_latency_ns for node in found.nodes] == [90, None, 250]
+    assert found.node[2].read_bandwidth_mb_s == 28000
+    found = read(tmp_path, replace(sysfs_tree.CXL_3N, name="an-old-kernel"))
+    node = found.node[2]
+    assert (node.tier, node.weight, node.read_latency_ns) == (None, None, None)
+
+
 def test_offline_cpus_without_a_global_list(tmp_path):
     files = dict.fromkeys((f"{CPU}/online", f"{CPU}/offline", f"{CPU}/possible"))
     found = read(tmp_path, replace(sysfs_tree.INTEL_2N_OFFLINE, files=files))
