@@ -46,7 +46,8 @@ from numalab.agent.trial.trial import together
 from numalab.agent.words import units
 from numalab.show import escape
 
-DOUBTS = ("below-four-caches", "below-hidden-cache", "not-validated")  # a tool's own rule was not kept
+# A tool's own rule was not kept.
+DOUBTS = ("below-four-caches", "below-hidden-cache", "not-validated")
 SHOWN = 12  # rows of one table named before "and N more"
 MOST_FOUND, LONGEST = 200, 600  # findings of a kind before "there is more"; characters of one
 MOST_BYTES = 4 << 30  # of the files of a run

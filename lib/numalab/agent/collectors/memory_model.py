@@ -116,7 +116,7 @@ def snapshot(root: str = "/") -> Optional[Dict[str, Any]]:
 def lost(record: Mapping[str, Any]) -> bool:
     """Tell by a collection's record whether the emulator lost its synchronisation meanwhile."""
     part = record.get(SOURCE)
-    return bool(part) and change(part["counters"]["gave_up"]) > 0
+    return part is not None and change(part["counters"]["gave_up"]) > 0
 
 
 def metrics(measured: Mapping[str, Any]) -> List[Row]:

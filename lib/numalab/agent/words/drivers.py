@@ -19,8 +19,8 @@ SENTENCES: Dict[str, Template] = {
         "more"
     ),
     "needs-two-cores": (
-        "loaded latency needs 2 cores: a hardware thread of the core that measures would slow it by "
-        "sharing the core; bind it to 2 cores or more"
+        "loaded latency needs 2 cores: a hardware thread of the core that measures would slow it "
+        "by sharing the core; bind it to 2 cores or more"
     ),
     "first-threads-only": (
         "every two of {cores:n core} by their first hardware thread, {siblings} of them also by "
@@ -77,8 +77,8 @@ SENTENCES: Dict[str, Template] = {
     ),
     # why there is no value
     "huge-pages-not-got": (
-        "huge pages were asked for (pages: {pages}) and {share:percent} of the buffer got them: the "
-        "latency is a mixture; free memory in one piece (vm.compact_memory) or take pages: base"
+        "huge pages were asked for (pages: {pages}) and {share:percent} of the buffer got them: "
+        "the latency is a mixture; free memory in one piece (vm.compact_memory) or take pages: base"
     ),
     "pairs-missing": (
         "{missing} of {pairs:n pair} of CPUs have no latency (each row says why): the host had "
