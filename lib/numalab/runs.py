@@ -161,8 +161,8 @@ class Run:
         """Return a metric's rows that belong to one CPU node and one memory node.
 
         The cells ``local``, ``remote`` and ``memory-only`` are such pairs. A tool that measures
-        all pairs by itself (MLC) names them in ``x`` (CPU node) and ``y`` (memory node); its rows get ``binding``,
-        ``cpu_nodes`` and ``memory_nodes`` of the pair, and the point "".
+        all pairs by itself (MLC) names them in ``x`` (CPU node) and ``y`` (memory node); its rows
+        get ``binding``, ``cpu_nodes`` and ``memory_nodes`` of the pair, and the point "".
         """
         rows = self.tool_rows(metric, point).filter(pl.col("role") != contract.CONTROL)
         cells = rows.filter(pl.col("binding").is_in(["local", *PAIRS]))
