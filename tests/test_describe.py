@@ -12,7 +12,7 @@ import pytest
 
 import sysfs_tree
 from numalab.agent import kernel
-from numalab.agent.contract import Host, State, from_json, reason
+from numalab.agent.contract import SCHEMA, Host, State, from_json, reason
 from numalab.agent.host import describe, tools
 from numalab.agent.host.tools import Tool
 
@@ -220,4 +220,4 @@ def test_a_host_as_json():
     data = json.loads(describe.run(str(sysfs_tree.shared(sysfs_tree.INTEL_2N)), True, 100))
     assert from_json(Host, data["topology"]).threads == 64
     assert from_json(State, data["state"])["kernel.release"].value == "6.1.0-test"
-    assert (data["schema"], data["host"], data["emulated"]) == (2, None, False)
+    assert (data["schema"], data["host"], data["emulated"]) == (SCHEMA, None, False)

@@ -230,7 +230,8 @@ def test_every_driver_is_what_the_engine_calls(name):
     assert driver is drivers.driver(name)
     assert driver.protocol == (SAMPLED if name not in ("probe", "allocation") else "handshake")
     for method in ("find", "prepare", "argv", "timing", "parse", "metrics"):
-        assert getattr(type(driver), method) is not getattr(Driver, method)
+        if (name, method) != ("allocation", "timing"):  # it says the time where it prepares
+            assert getattr(type(driver), method) is not getattr(Driver, method)
 
 
 def test_an_unknown_tool_is_refused_with_the_known_names():
