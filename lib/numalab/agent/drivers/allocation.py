@@ -165,6 +165,8 @@ class Allocation(Driver):
         if not all(type(node) is int for node in start["memory_nodes"]):
             raise ready.wrong("memory_nodes: not a list of nodes")
         end = result.check(result.record, _RESULT, "result")
+        if start["visit"] or end["visit"]:
+            raise ready.wrong("an allocation is no visit of a tour")
         records: List[Record] = [{
             "kind": "setup", "version": start["version"], "threads": start["threads_measuring"],
             **{key: start[key] for key in ("scenario", "bytes", "home", "memory_nodes", "pages")},
