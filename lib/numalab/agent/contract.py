@@ -797,7 +797,6 @@ class Manifest:
     times: Mapping[str, float] = field(default_factory=dict)
     formulas: Mapping[str, str] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
-    tables: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- a driver ---------------------------------------------------------------------------------

@@ -318,11 +318,14 @@ class Judge:
 
     def _greatest(self, estimates: np.ndarray, pairs: Collection[Iterable[str]]) -> np.ndarray:
         """The greatest |t| of these pairs in each column of ``estimates``."""
+        place = {name: at for at, name in enumerate(self._weights)}
+        weights = np.array(list(self._weights.values()))
+        of_cells, shared = weights @ estimates, weights @ self._cov @ weights.T
         most = np.zeros(estimates.shape[1])
-        for one, other in pairs:
-            weights = self._weights[one] - self._weights[other]
-            error = np.sqrt(max(float(weights @ self._cov @ weights), 1e-300))
-            np.maximum(most, np.abs(weights @ estimates) / error, out=most)
+        for one, other in ((place[one], place[other]) for one, other in pairs):
+            variance = shared[one, one] + shared[other, other] - 2 * shared[one, other]
+            error = np.sqrt(max(float(variance), 1e-300))
+            np.maximum(most, np.abs(of_cells[one] - of_cells[other]) / error, out=most)
         return most
 
 
