@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 @pytest.fixture(autouse=True)
 def quiet_host(monkeypatch):
     """Let runs within a test's process find a quiet host; those of their own are given --busy."""
-    monkeypatch.setattr(quiet, "busy", list)
+    monkeypatch.setattr(quiet, "busy", lambda *_: [])
     monkeypatch.setattr(quiet, "others_at_work", lambda: None)
 
 

@@ -45,7 +45,7 @@ def host(monkeypatch):
     made.count = count
     monkeypatch.setattr(quiet.cpu, "snapshot", snapshot)
     monkeypatch.setattr(quiet.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(quiet, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(quiet, "PATIENCE_S", 0.01)
     monkeypatch.setattr(kernel, "processes", lambda proc="/proc": snapshot().processes)
     return made
 

@@ -15,7 +15,7 @@ from ..errors import Fault
 LIMIT = 0.05  # of the time of the CPUs that may be used
 WAIT_S = 30.0  # how long all blocks of a run together wait for others to end
 _LOOK_S = 0.4  # at least 40 ticks of /proc/stat a CPU
-_PATIENCE_S = 5.0  # before a run is refused: what just ends is nobody's work
+PATIENCE_S = 5.0  # before a run is refused: what just ends is nobody's work
 
 # Servers that keep memory and wake up even when nobody asks them: names as in /proc/PID/stat.
 _SERVERS = re.compile(
@@ -24,13 +24,13 @@ _SERVERS = re.compile(
 )
 
 
-def busy() -> List[Reason]:
+def busy(patience_s: Optional[float] = None) -> List[Reason]:
     """Return what else is at work on this host, named, before anything is measured; [] for nothing.
 
     That is others' use of more than LIMIT of the CPUs for some seconds, and any database
     server: an idle one too, since it wakes up when it likes.
     """
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     others = others_at_work()
     while others and time.monotonic() < until:
         others = others_at_work()
@@ -86,10 +86,10 @@ def refuse(found: List[Reason]) -> None:
 class Quiet:
     """Looks before each block whether the host is quiet, and waits for it, up to WAIT_S a run."""
 
-    def __init__(self, known: bool, stopped: Callable[[], bool]) -> None:
+    def __init__(self, known: bool, stopped: Callable[[], bool], wait_s: float = WAIT_S) -> None:
         self.known = known  # that it is busy: then nothing is waited for, and the run says so
         self.stopped = stopped
-        self.left_s = WAIT_S
+        self.left_s = wait_s
 
     def before_block(self) -> List[Reason]:
         """Return what must be said of the trials of the block that begins now."""

@@ -119,6 +119,7 @@ class _Run:
         self.guard: Optional[guard.Guard] = None
         self.changed: List[Change] = []
         self.busy: List[Reason] = []  # what else is at work on this host
+        self.allowed_busy = False
 
     def emit(self, event: Event) -> None:
         try:
@@ -134,6 +135,7 @@ class _Run:
 
     def run(self, allow_host_changes: bool, busy: bool) -> Event:
         self._check_permission(allow_host_changes)
+        self.allowed_busy = busy
         begun = self.out.exists()
         if not begun:  # a run that is refused leaves no directory
             self._check_quiet(busy)
@@ -175,7 +177,7 @@ class _Run:
         self.host_changes.refuse(list(self.wanted))
 
     def _check_quiet(self, busy: bool) -> None:
-        self.busy = quiet.busy()
+        self.busy = quiet.busy(0.0 if busy else None)
         if not busy:
             quiet.refuse(self.busy)
 
@@ -300,7 +302,8 @@ class _Run:
             self.stopped,
             self.host_changes,
         )
-        others = quiet.Quiet(bool(self.busy), self.stopped)
+        wait_s = 0.0 if self.allowed_busy else quiet.WAIT_S
+        others = quiet.Quiet(bool(self.busy), self.stopped, wait_s)
         at_work: Dict[int, List[Reason]] = {}  # by block
         of = len(self.plan.order)
         block = len([entry for entry in self.plan.order if entry.block == 1])
