@@ -15,7 +15,7 @@ help:  ## list what can be made
 
 run: $(READY)  ## measure this machine under every binding and render the article
 	@scripts/install-quarto $(BIN)
-	$(BIN)/numalab run --all --profile $(PROFILE)
+	$(BIN)/numalab run --all --profile $(PROFILE) $(ARGS)
 	$(BIN)/numalab report
 
 test: $(READY)  ## lint, every test, and every committed notebook against its committed outputs
