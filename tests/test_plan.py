@@ -30,6 +30,7 @@ from numalab.agent.contract import (
     reason,
     to_json,
 )
+from numalab.agent.drivers.probe import Probe
 from numalab.agent.errors import Fault, NotHere
 from numalab.agent.plan import make as plan
 from numalab.agent.plan import order, show
@@ -353,6 +354,26 @@ def test_a_group_that_limits_time_and_memory_bounds_the_plan(drivers):
     allowed = replace(host.allowed, memory_bytes=GIB // 2)
     made = plan.make(request(), replace(host, allowed=allowed))
     assert made.cells == () and {one.reason.code for one in made.skipped} == {"node-too-small"}
+
+
+@pytest.mark.parametrize(
+    ("cpu_time", "cores", "says"),
+    [(1.5, 4, "needs 2 threads"), (1.5, 4, "1.5 CPUs"), (None, 1, "needs 2 CPUs")],
+)
+def test_what_needs_more_cpus_than_there_are_is_left_out(
+    drivers, monkeypatch, cpu_time, cores, says
+):
+    """Loaded latency takes two; the rest of its experiment is measured all the same."""
+    drivers["probe"] = Probe()
+    monkeypatch.setattr(Probe, "find", lambda *_: ToolRecord("probe", "1.2"))
+    host = topologies.topology(2, cores=cores)
+    host = replace(host, allowed=replace(host.allowed, cpu_time=cpu_time))
+    tool = {"name": "latency", "prefer": ["probe"], "options": {"mode": "latency"}}
+    sweep = [{"option": "mode", "values": ["loaded"], "bindings": ["local"]}]
+    made = plan.make(request(bindings=["local"], tool=tool, sweep=sweep), host)
+    assert {"local:0", "local:1"} <= set(by_id(made))
+    assert not any("loaded" in name for name in by_id(made))
+    assert made.skipped and all(says in str(skip.reason) for skip in made.skipped)
 
 
 def test_a_cell_whose_pages_balancing_may_move_is_marked(drivers, tmp_path):

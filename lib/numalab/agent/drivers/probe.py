@@ -30,7 +30,7 @@ from ..contract import (
     Tour,
     reason,
 )
-from ..errors import Fault
+from ..errors import Fault, NotHere
 from ..rows import row
 from . import core_choice, probe_build, probe_output
 from . import options as check
@@ -99,7 +99,7 @@ class Probe(Driver):
         mode = check.choice("mode", options.get("mode", "stream"), probe_output.MODES)
         numbers = cpulist.parse(cpus)
         if mode in ("core-to-core", "loaded") and len(numbers) < 2:
-            raise Fault(reason("needs-two-cpus", mode=mode))
+            raise NotHere(reason("needs-two-cpus", mode=mode))
         if mode == "core-to-core":
             return _core_to_core(options, host, numbers)
         threads = 1 if mode == "latency" else options.get("threads", "all")
@@ -107,7 +107,7 @@ class Probe(Driver):
         if mode == "loaded" and threads < 2:
             raise Fault(reason("needs-two-threads"))
         if mode == "loaded" and len(host.cores_of(host.order(numbers)[:threads])) < 2:
-            raise Fault(reason("needs-two-cores"))
+            raise NotHere(reason("needs-two-cores"))
         out: Dict[str, Any] = {
             "mode": mode,
             "threads": threads,

@@ -369,7 +369,10 @@ class _Preparation:
         if limit is None or not isinstance(asked, int) or asked <= max(1, int(limit)):
             return made
         options = {**options, "threads": max(1, int(limit))}
-        made = self.driver.prepare(options, self.host, cpus, nodes)
+        try:
+            made = self.driver.prepare(options, self.host, cpus, nodes)
+        except Fault as fault:
+            raise NotHere(reason("cpu-time-too-little", limit=limit, why=fault.reason)) from None
         note = reason("threads-bounded", asked=asked, threads=options["threads"], limit=limit)
         return replace(made, notes=(*made.notes, note))
 
@@ -430,8 +433,9 @@ class _Preparation:
                 copies = self._copies(cell, sweep)
                 result[cell.id] += copies
                 made += len(copies)
-            if not made and len(self.faults) > before:
-                raise self.faults[before]
+            wrong = [one for one in self.faults[before:] if not isinstance(one, NotHere)]
+            if wrong and not made:
+                raise wrong[0]
         return [cell for group in result.values() for cell in group]
 
     def _keys(self, asked: Any) -> List[resolve.Key]:

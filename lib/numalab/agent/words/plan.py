@@ -139,6 +139,9 @@ SENTENCES: Dict[str, Template] = {
         "{threads:n thread}, not {asked}: this process's control group gives it the time of "
         "{limit:g} CPUs"
     ),
+    "cpu-time-too-little": (
+        "this process's control group gives it the time of {limit:g} CPUs (cpu.max), and {why}"
+    ),
     # what should be known of a plan
     "tool-taken-to-be-there": "it is not on this machine, and taken to be on that of the tree",
     "baseline-added": "the baseline {cell} was added: others are compared with it",
