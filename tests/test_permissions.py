@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 import forbidding
-from numalab.agent import kernel
+from numalab import home, launch
+from numalab.agent import contract, kernel
 from numalab.agent.contract import reason
+from numalab.agent.errors import Fault
 from numalab.agent.host import tools
 
 POLICY = ("set_mempolicy", "mbind", "get_mempolicy", "move_pages")  # as docker's own profile
@@ -96,3 +99,20 @@ def test_only_real_privileges_lift_the_level(tmp_path):
         assert tools.perf_use(str(tmp_path)) == (
             (True, None) if may else (False, reason("perf-not-permitted", level=4))
         )
+
+
+def test_a_checkout_that_is_not_the_users_own_is_left_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert home.build() == home.root() / "build"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert home.build().parent == tmp_path / "numalab" / "build"
+
+
+def test_where_no_run_can_be_kept_that_is_said(monkeypatch, tmp_path):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    monkeypatch.setattr(contract, "dumps", lambda _: "")
+    with pytest.raises(Fault, match="may not write there. NUMALAB_RUNS=DIR"):
+        launch.measure(None, tmp_path / "here" / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def resolve(path: str | Path) -> Path:
     if given.is_absolute() or given.exists():
         return given
     return root() / given
+
+
+def build() -> Path:
+    """Return the folder for what is made here: build/ of the checkout.
+
+    Where this user may not write there, it is a folder of the user's own cache.
+    """
+    checkout = root()
+    own = checkout / "build"
+    if os.access(own if own.exists() else checkout, os.W_OK | os.X_OK):
+        return own
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    digest = hashlib.sha256(os.fsencode(checkout)).hexdigest()
+    return Path(cache) / "numalab" / "build" / digest[:8]
 
 
 def runs() -> Path:

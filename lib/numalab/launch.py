@@ -58,15 +58,21 @@ def measure(
     every progress event. Ctrl-C stops the agent in order; what was measured stays. Raises
     Fault with the agent's own words when it fails.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
     plan_file = folder.parent / f".{folder.name}.plan.json"
-    plan_file.write_text(contract.dumps(plan), encoding="utf-8")
+    memo = _memo(folder)
     command = [sys.executable, "-m", "numalab.agent", "run"]
     command += ["--plan", str(plan_file), "--out", str(folder)]
-    memo = _memo(folder)
-    memo.parent.mkdir(parents=True, exist_ok=True)
-    memo.write_text(f"{folder}\n", encoding="utf-8")
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        plan_file.write_text(contract.dumps(plan), encoding="utf-8")
+    except PermissionError:
+        raise Fault(
+            f"no run can be kept below {folder.parent}: this user may not write there",
+            "NUMALAB_RUNS=DIR keeps runs elsewhere",
+        ) from None
+    try:
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        memo.write_text(f"{folder}\n", encoding="utf-8")
         end = _follow([*command, *_flags(allow_host_changes, busy)], on_event)
         memo.unlink(missing_ok=True)
         return end
@@ -113,7 +119,7 @@ def refuse_busy() -> None:
 def _memo(folder: Path) -> Path:
     """The file that says, outside of a run directory, that the run was begun in this checkout."""
     digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
-    return home.root() / "build" / "begun" / digest[:32]
+    return home.build() / "begun" / digest[:32]
 
 
 def _flags(allow_host_changes: bool, busy: bool) -> list[str]:

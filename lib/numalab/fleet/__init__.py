@@ -49,7 +49,7 @@ class Failed(Fault):
 def inventories() -> list[Path]:
     """Return the inventories used where none is named: the user's own, and the lab's guests'."""
     root = home.root()
-    known = [root / "fleet" / "inventory.yml", root / "build" / "lab" / "inventory.yml"]
+    known = [root / "fleet" / "inventory.yml", home.build() / "lab" / "inventory.yml"]
     return [path for path in known if path.is_file()]
 
 

@@ -58,7 +58,7 @@ class Record:
         self.asked = asked
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         group = re.sub(r"[^\w.-]+", "-", asked["group"]).strip("-.")
-        self.folder = home.root() / "build" / "fleet" / f"{group or 'hosts'}-{digest[:8]}"
+        self.folder = home.build() / "fleet" / f"{group or 'hosts'}-{digest[:8]}"
         self._session: Session | None = None
         self.begun_before = False
 

@@ -18,7 +18,7 @@ GROUP = "lab"
 
 def path() -> Path:
     """Return where the inventory is, or would be."""
-    return home.root() / "build" / "lab" / "inventory.yml"
+    return home.build() / "lab" / "inventory.yml"
 
 
 def write(guests: Iterable[Guest]) -> None:

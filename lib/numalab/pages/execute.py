@@ -50,7 +50,7 @@ def executed(run: runs.Run) -> Path:
 def _memo(notebook: Path) -> Path:
     """The file that says, outside of a run directory, that a notebook was executed here."""
     digest = untrusted.sha256(notebook.parent, notebook.name)
-    return home.root() / "build" / "executed" / digest[:32]
+    return home.build() / "executed" / digest[:32]
 
 
 def from_root(folder: Path) -> str:

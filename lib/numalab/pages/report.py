@@ -42,7 +42,7 @@ def make(
     quarto = render.find_quarto()
     if engine == "quarto" and not quarto:
         raise Fault("Quarto is not installed", "install it, or use --engine nbconvert")
-    folder = (out or home.root() / "build" / "report").resolve()
+    folder = (out or home.build() / "report").resolve()
     assemble(picked, folder)
     why = "Quarto is not installed"
     if quarto and engine != "nbconvert":
