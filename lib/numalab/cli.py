@@ -271,7 +271,7 @@ def plan(
     else:
         _print(show.text(made, _width()))
         earlier = runs.newest(request.host) if root == Path("/") else []
-        foreseen = judge.foresee(made, earlier)
+        foreseen = judge.foresee(made, earlier) if made.cells else ()
         if foreseen:
             _print("\n".join(["this run can see:", *map(str, foreseen)]))
 

@@ -511,12 +511,11 @@ class Foresight:
     run: str | None
 
     def __str__(self) -> str:
+        if self.smallest is None:
+            needed = f"that takes {BLOCKS_NEEDED} blocks and an A/A control"
+            return f"{self.metric}: no effect, however great; {needed}"
         known = f"as in {self.run}" if self.run else "assumed"
-        least = (
-            "no effect, however great"
-            if self.smallest is None
-            else (f"effects of {100 * self.smallest:.2g} % or more")
-        )
+        least = f"effects of {100 * self.smallest:.2g} % or more"
         return f"{self.metric}: {least} (noise of a trial {100 * self.noise:.2g} %, {known})"
 
 
