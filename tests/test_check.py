@@ -405,3 +405,14 @@ def test_figures_of_an_emulated_host_are_not_called_measured(run):
     journal.write_json(run / "host.json", {**host, "emulated": True})
     seal(run)
     assert any("called measured" in fault for fault in check.check(run).faults)
+
+
+def test_figures_are_not_called_configured_without_a_timing(run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    journal.write_json(run / "manifest.json", {**manifest, "evidence": "configured"})
+    seal(run)
+    assert any("called configured" in fault for fault in check.check(run).faults)
+    host = json.loads((run / "host.json").read_text())
+    journal.write_json(run / "host.json", {**host, "timing": {"latency_ns": "85:136+136:85"}})
+    seal(run)
+    assert not any("called configured" in fault for fault in check.check(run).faults)

@@ -177,10 +177,13 @@ def test_a_notebook_that_came_with_a_run_is_made_anew(tmp_path, monkeypatch):
 def test_a_run_names_no_notebook_that_is_executed(tmp_path, monkeypatch):
     run = a_run(tmp_path / "1-mine", "a", "mine")
     shown = []
+
+    def note(source, target, parameters):
+        shown.append(source)
+        target.write_text("{}")
+
     monkeypatch.setattr(execute.runs, "load", lambda folder: run)
-    monkeypatch.setattr(
-        execute, "run_notebook", lambda source, target, parameters: shown.append(source)
-    )
+    monkeypatch.setattr(execute, "run_notebook", note)
     execute.execute(run.folder)
     assert shown == [execute.GENERIC] and execute.GENERIC.is_file()
 

@@ -592,7 +592,7 @@ def test_the_agent_is_one_file_that_old_python_runs(tmp_path):
 
 def test_beside_others_nothing_begins_and_with_busy_the_run_is_marked(host, monkeypatch):
     others = reason("host-busy", share=0.5, names=["backup"])
-    monkeypatch.setattr(run.quiet, "busy", lambda: [others])
+    monkeypatch.setattr(run.quiet, "busy", lambda *_: [others])
     wanted = plan(["handshake"], host.mark, blocks=2)
     with pytest.raises(Fault, match="nothing is measured: others use 50 % of the CPUs .backup."):
         host.run(wanted)

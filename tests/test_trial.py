@@ -26,6 +26,7 @@ from numalab.agent.contract import (
     Timing,
     reason,
 )
+from numalab.agent.collectors import memory_model
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.agent.trial import process, proof, trial
@@ -331,6 +332,20 @@ def test_a_collector_fault_costs_no_process(measure, monkeypatch):
     monkeypatch.setattr(collectors, "start", start)
     record, _, _ = measure("handshake", collectors=CollectorRequest())
     assert record.grade == "error" and "perf is broken" in str(record.reason)
+
+
+@pytest.mark.parametrize("protocol", ["handshake", "sampled"])
+def test_time_is_that_of_the_memory_model_also_where_nothing_is_collected(
+    measure, monkeypatch, protocol
+):
+    def stop(before, cpus):
+        return {"counters": {"gave_up": [before["gave_up"], 1]}}
+
+    monkeypatch.setattr(memory_model, "start", lambda: {"gave_up": 0})
+    monkeypatch.setattr(memory_model, "stop", stop)
+    record, _, _ = measure(protocol, protocol)
+    assert record.grade == "error" and record.reason.code == "emulator-lost-time"
+    assert "collect" not in record.raw
 
 
 def test_raw_names_are_safe_for_any_cell():

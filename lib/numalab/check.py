@@ -25,6 +25,7 @@ import polars as pl
 from numalab import runs, store, untrusted
 from numalab.agent import drivers
 from numalab.agent.contract import (
+    CONFIGURED,
     ERROR,
     MEASURED,
     UNVERIFIED,
@@ -124,6 +125,8 @@ def _contents(result: Result) -> None:
         _note(result.faults, _settings(run, trial, run.plan.started[trial.cell]))
     if run.host.emulated and run.evidence == MEASURED:
         result.faults.append("manifest.json: an emulated host's figures are called measured")
+    if run.evidence == CONFIGURED and not run.host.timing:
+        result.faults.append("manifest.json: called configured, but no timing is in host.json")
     if run.own_experiment:
         run.experiment  # Fault where the file is none  # noqa: B018
     _note(result.faults, _tables(run))

@@ -14,6 +14,13 @@ from numalab.agent.errors import Fault
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 # What a checkout shares with this one; build/, where results go, is its own.
 _SHARED = ("data", "experiments", "fleet", "notebooks", "report")
+GUESTS = {  # that the tests boot, and the host of the lab that each is like
+    "test-one": "intel-2n",
+    "test-two": "intel-2n",
+    "test-timed": "intel-2n-timed",
+    "test-null": "null-2n-timed",
+    "test-inverted": "inverted-2n-timed",
+}
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +39,8 @@ def checkout(tmp_path_factory):
     for name in _SHARED:
         (root / name).symlink_to(REPOSITORY / name)
     shutil.copytree(REPOSITORY / "lab", root / "lab")
-    for name in ("test-one", "test-two"):
-        text = "like: intel-2n\nsays: intel-2n for the tests\n"
+    for name, like in GUESTS.items():
+        text = f"like: {like}\nsays: {like} for the tests\n"
         (root / "lab" / "hosts" / f"{name}.yml").write_text(text)
     return root
 
@@ -96,7 +103,7 @@ def numalab(checkout):
     call = Numalab(checkout, image.cache() / "guests")
     try:
         yield call
-        call("lab", "down", "test-one", "test-two")
+        call("lab", "down", *GUESTS)
         assert watching.qemus() == {}
     finally:
         os.close(pipe)

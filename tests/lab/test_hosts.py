@@ -93,6 +93,10 @@ def test_a_node_without_cpus(numalab, up):
     for experiment in ("latency", "placement"):
         _, grades = measured(numalab, host, experiment)
         all_hold(grades, EXCUSED)
+    _, grades = measured(numalab, host, "stream", "-b", "memory-only", "-b", "interleave:all")
+    all_hold(grades, EXCUSED)
+    for binding in ("local", "memory-only", "interleave:all"):
+        assert any(cell.startswith(binding) for cell in grades), (binding, sorted(grades))
 
 
 def test_limits_of_memory_and_cpu_time(numalab, up):
@@ -105,8 +109,12 @@ def test_limits_of_memory_and_cpu_time(numalab, up):
         "for pid in $(pidof sshd); do echo $pid >limited/cgroup.procs; done",
     )  # fmt: skip
     numalab("lab", "ssh", host, "--", "grep -q limited /proc/self/cgroup")
-    _, grades = measured(numalab, host, "latency")
+    manifest, grades = measured(numalab, host, "latency")
     all_hold(grades, EXCUSED)
+    plan = manifest["plan"]
+    assert {"limited-cpu-time", "limited-memory"} <= {one["code"] for one in plan["warnings"]}
+    left_out = {one["reason"]["code"] for one in plan["skipped"]}
+    assert left_out == {"cpu-time-too-little", "no-memory-only-node"}  # latency under load takes 2
 
 
 # CPU time may be used up, huge pages be too few, and threads of an emulated host share two cores.

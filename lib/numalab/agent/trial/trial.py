@@ -142,6 +142,7 @@ class _Trial:
         self._child: Optional[process.Child] = None
         self.collection: Optional[collectors.Collection] = None
         self.collected: Optional[Mapping[str, Any]] = None
+        self.model: Optional[Dict[str, Any]] = None  # the memory model's counters, if not collected
         self.proofs: List[Proof] = []
         self.warnings: List[Reason] = []
         self.failure: Optional[Reason] = None
@@ -240,13 +241,19 @@ class _Trial:
             )
             pids = self.pids or [self.child.pid]
             self.collection = collectors.start(self.cell, pids, asked)
+        else:  # its times are the model's also where nothing is collected
+            self.model = memory_model.start()
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None
+        model, self.model = self.model, None
+        record: Mapping[str, Any] = {}
         if collection is not None:
-            self.collected = collection.stop()
-            if memory_model.lost(self.collected) and not self.failure:
-                self.failure = reason("emulator-lost-time")
+            record = self.collected = collection.stop()
+        elif model is not None:
+            record = {memory_model.SOURCE: memory_model.stop(model, self.cell.cpus)}
+        if memory_model.lost(record) and not self.failure:
+            self.failure = reason("emulator-lost-time")
 
     # --- handshake ----------------------------------------------------------------------------
 
