@@ -13,6 +13,7 @@ import pytest
 
 from fake_tool import Fake, alive, mark, plan, with_cells
 from numalab.agent import collectors, kernel
+from numalab.agent.collectors import memory_model
 from numalab.agent.contract import (
     CollectorRequest,
     CpuExpectation,
@@ -26,7 +27,6 @@ from numalab.agent.contract import (
     Timing,
     reason,
 )
-from numalab.agent.collectors import memory_model
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.agent.trial import process, proof, trial

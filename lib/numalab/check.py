@@ -28,6 +28,7 @@ from numalab.agent.contract import (
     CONFIGURED,
     ERROR,
     MEASURED,
+    NOT_RECORDED,
     UNVERIFIED,
     VERIFIED,
     Bound,
@@ -213,6 +214,8 @@ def _order(run: runs.Run) -> Iterator[str]:
 
 def _weaker(bound: Bound) -> str | None:
     """Say what a binding requires in place of the proof that its memory policy calls for."""
+    if bound.memory.policy == NOT_RECORDED:  # its trials are never verified
+        return None
     due, has = kinds.POLICIES[bound.memory.policy].expects, bound.expects.memory
     if due.proof != "required" or _excused(bound):
         return None

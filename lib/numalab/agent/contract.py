@@ -42,6 +42,7 @@ EVIDENCE = (MEASURED, COUNTED, CONFIGURED, PUBLISHED)
 VERIFIED, UNVERIFIED, ERROR = "verified", "unverified", "error"
 GRADES = (VERIFIED, UNVERIFIED, ERROR)
 BASELINE, CELL, CONTROL = "baseline", "cell", "control"  # the roles of a cell
+NOT_RECORDED = "not recorded"  # the memory policy of what was measured elsewhere
 
 T = TypeVar("T")
 Json = Any

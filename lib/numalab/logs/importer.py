@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from numalab import experiments, home, launch, logs, store, untrusted
 from numalab.agent import VERSION, cpulist, drivers
 from numalab.agent.contract import (
+    NOT_RECORDED,
     PUBLISHED,
     SCHEMA,
     UNVERIFIED,
@@ -121,7 +122,7 @@ def _only_tool(measured: Sequence[_Log]) -> str:
 
 def _cell(place: int, label: str) -> Cell:
     expects = Expectation(MemoryExpectation("none"), CpuExpectation("outcome"))
-    memory = MemoryPolicy("not recorded")
+    memory = MemoryPolicy(NOT_RECORDED)
     return Cell(None, "", memory, expects, f"imported:{place}", "imported", label)
 
 
