@@ -182,7 +182,8 @@ def test_bytes_between_nodes_are_those_that_the_binding_implies(stream, binding,
         print(binding, {kind: f"{value / lines:.4f}" for kind, value in read.items()})
         assert of["remote_reads_share", ""] == pytest.approx(remote, abs=0.005)
         assert read["remote"] == pytest.approx(remote * lines, abs=0.005 * lines)
-        assert read["local"] == pytest.approx((1 - remote) * lines, abs=0.005 * lines)
+        # What else runs on these CPUs, the kernel and the agent, reads its own node's memory.
+        assert -0.005 < read["local"] / lines - (1 - remote) < 0.02
         # Of eight kernels each writes one array a repeat.
         there, back = (of[f"traffic_{way}_node", "node 0"] for way in ("to", "from"))
         if remote:
