@@ -27,8 +27,8 @@ def _needs_more_room(fields: Fields) -> str:
 
 def _budget_too_small(fields: Fields) -> str:
     return (
-        f"it takes at least {units.seconds(fields['least_s'])}, and has "
-        f"{units.seconds(fields['budget_s'])} (more by --budget, or with the profile full)"
+        f"it takes at least {units.seconds(fields['least_s'])}, and its budget is "
+        f"{units.seconds(fields['budget_s'])} (--budget or the profile full gives more)"
     )
 
 
