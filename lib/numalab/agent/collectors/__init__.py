@@ -64,7 +64,6 @@ class Collection:
         else:
             self._reasons[perf.SOURCE] = self._reasons[traffic.SOURCE] = reason("not-asked-for")
         self._before = self._snapshots()
-        self._model = memory_model.start(root)  # last: from here on the clock is the model's
         self._started = time.monotonic()
         self._start_s = self._started - started
         if asked.interval_s:
@@ -114,14 +113,11 @@ class Collection:
         measured_s = time.monotonic() - self._started
         stopping = time.monotonic()
         series, sampling_s = self._sampler.end() if self._sampler else ([], None)
-        model = memory_model.stop(self._model, self._cell.cpus, self._root)
         before, after = self._before, self._snapshots()
         record: Dict[str, Any] = {"schema": SCHEMA, "collected_s": round(measured_s, 6)}
         for module in _COUNTERS:
             both = before.get(module.SOURCE) and after.get(module.SOURCE)
             record[module.SOURCE] = pairs(before[module.SOURCE], both) if both else None
-        if model:
-            record[memory_model.SOURCE] = model
         used = after.get(cpu.SOURCE) and self._try(cpu.SOURCE, lambda: self._cpu_record(after))
         record["disturbance"] = used.pop("disturbance") if used else None
         record[cpu.SOURCE] = used or None

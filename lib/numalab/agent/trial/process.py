@@ -393,12 +393,12 @@ def _guard_program(
             reap()
         if orders in ready:
             break
-    left = _end_below(set(), reap)
-    reap()
-    # A scan of /proc can miss a process whose parent ends meanwhile; the kernel's own list cannot.
-    while not left and _has_children():
+    while True:
         left = _end_below(set(), reap)
         reap()
+        # A scan of /proc can miss a process whose parent ends meanwhile; the kernel's list cannot.
+        if left or not _has_children():
+            break
     say({"left": left})
     os._exit(0)
 

@@ -142,7 +142,7 @@ class _Trial:
         self._child: Optional[process.Child] = None
         self.collection: Optional[collectors.Collection] = None
         self.collected: Optional[Mapping[str, Any]] = None
-        self.model: Optional[Dict[str, Any]] = None  # the memory model's counters, if not collected
+        self.model: Optional[Dict[str, Any]] = None  # the memory model's counters before
         self.proofs: List[Proof] = []
         self.warnings: List[Reason] = []
         self.failure: Optional[Reason] = None
@@ -241,18 +241,17 @@ class _Trial:
             )
             pids = self.pids or [self.child.pid]
             self.collection = collectors.start(self.cell, pids, asked)
-        else:  # its times are the model's also where nothing is collected
-            self.model = memory_model.start()
+        self.model = memory_model.start()  # last: from here on the clock is the model's
 
     def _detach(self) -> None:
         collection, self.collection = self.collection, None
         model, self.model = self.model, None
-        record: Mapping[str, Any] = {}
+        counted = {}
+        if model is not None:
+            counted[memory_model.SOURCE] = memory_model.stop(model, self.cell.cpus)
         if collection is not None:
-            record = self.collected = collection.stop()
-        elif model is not None:
-            record = {memory_model.SOURCE: memory_model.stop(model, self.cell.cpus)}
-        if memory_model.lost(record) and not self.failure:
+            self.collected = {**collection.stop(), **counted}
+        if memory_model.lost(counted) and not self.failure:
             self.failure = reason("emulator-lost-time")
 
     # --- handshake ----------------------------------------------------------------------------
