@@ -28,6 +28,11 @@ from numalab.agent.plan.classes import PAIRS
 
 T = TypeVar("T")
 MOST_TRIALS, LARGEST_JOURNAL = 100_000, 64 * untrusted.MIB
+_RECORDED = (
+    ("manifest.json", untrusted.LARGEST_JSON),
+    ("host.json", untrusted.LARGEST_JSON),
+    ("journal.ndjson", LARGEST_JOURNAL),
+)
 STATUS = ("running", "stopped", "complete", "imported")
 _VERSIONED = (Manifest, HostRecord, TrialRecord)
 _FROM_A_COPY = "restore it from a copy"
@@ -195,17 +200,25 @@ def load(path: str | Path) -> Run:
     if not folder.is_dir():
         raise Fault(f"{path} is not a run directory", "numalab list --runs shows the runs")
     check_folder(folder)
-    _check_weight(folder)
-    manifest = read_manifest(folder)
-    host = _read(HostRecord, folder, "host.json")
-    trials = _journal(folder)
+    texts = [untrusted.read_bytes(folder, name, most) for name, most in _RECORDED[:2]]
+    began = os.path.lexists(folder / _RECORDED[2][0])
+    texts.append(untrusted.read_bytes(folder, *_RECORDED[2]) if began else b"")
+    if sum(map(untrusted.weight, texts)) > untrusted.MOST_READ:
+        raise Fault(f"{folder} holds more than a run ever does", _FROM_A_COPY)
+    manifest = _manifest(folder, texts[0])
+    host = validated(HostRecord, texts[1], str(folder / "host.json"))
+    trials = _journal(folder, texts[2])
     _consistent(folder, manifest, host, trials)
     return Run(folder, manifest, host, trials)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Return a run's manifest, validated by itself."""
-    manifest = _read(Manifest, folder, "manifest.json")
+    return _manifest(folder, untrusted.read_bytes(folder, *_RECORDED[0]))
+
+
+def _manifest(folder: Path, text: bytes) -> Manifest:
+    manifest = validated(Manifest, text, str(folder / "manifest.json"))
     where = folder / "manifest.json"
     for name, what in (
         (manifest.run, "a run"),
@@ -235,20 +248,6 @@ def check_folder(folder: Path) -> None:
                 raise Fault(f"{entry.path} is no regular file", "a run holds nothing else")
 
 
-def _check_weight(folder: Path) -> None:
-    """Raise Fault when the files of a run would fill the memory once they are read."""
-    total = 0
-    for name, largest in (
-        ("manifest.json", untrusted.LARGEST_JSON),
-        ("host.json", untrusted.LARGEST_JSON),
-        ("journal.ndjson", LARGEST_JOURNAL),
-    ):
-        if os.path.lexists(folder / name):
-            total += untrusted.weight(untrusted.read_bytes(folder, name, largest))
-    if total > untrusted.MOST_READ:
-        raise Fault(f"{folder} holds more than a run ever does", _FROM_A_COPY)
-
-
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the validator of a class of the contract: no key too many, no type but its own."""
@@ -257,11 +256,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
             strict = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
             one.__pydantic_config__ = strict  # type: ignore[union-attr]
     return TypeAdapter(kind)
-
-
-def _read(kind: type[T], folder: Path, name: str) -> T:
-    text = untrusted.read_bytes(folder, name, untrusted.LARGEST_JSON)
-    return validated(kind, text, str(folder / name))
 
 
 def validated(kind: type[T], text: bytes, where: str) -> T:
@@ -295,12 +289,9 @@ def _check_schema(schema: Any, where: str) -> None:
         )
 
 
-def _journal(folder: Path) -> tuple[TrialRecord, ...]:
+def _journal(folder: Path, content: bytes) -> tuple[TrialRecord, ...]:
     """Return the records of the journal; a last line that a crash cut short is left out."""
     where = folder / "journal.ndjson"
-    if not os.path.lexists(where):
-        return ()
-    content = untrusted.read_bytes(folder, where.name, LARGEST_JOURNAL)
     if content.count(b"\n") > MOST_TRIALS:
         raise Fault(f"{where} has more lines than any run", _FROM_A_COPY)
     *lines, _ = content.split(b"\n")
