@@ -73,6 +73,7 @@ def test_pairs_stand_for_their_class_but_where_bindings_are_named(tmp_path):
     assert loaded.request("smoke", "here", bindings=["local"]).pairs == "every"
     every = loaded.request("smoke", "here", pairs="every")
     assert every.pairs == "every" and every.sweep[0].pairs is None
+    assert loaded.request("smoke", "here", pairs="").pairs == ""  # which a plan refuses
     loaded = experiments.load(_write(tmp_path, GOOD + sweep + "pairs: every\n"))
     asked = loaded.request("smoke", "here")
     assert asked.pairs == "every" and asked.sweep[0].pairs == "class"

@@ -279,8 +279,9 @@ def test_a_pair_stands_for_its_class_unless_every_is_asked_for(drivers):
     (local,) = (cell for cell in made.cells if cell.role == "baseline" and not cell.sweep)
     assert dict(resolved(made))["remote"][0] and dict(resolved(made))["local"][0][0] == local.id
     assert len(plan.make(request(pairs="every"), host).cells) == 1 + 8 + 56 + 8 + 1
-    with pytest.raises(Fault, match="pairs is 'some'. write class or every"):
-        plan.make(request(pairs="some"), host)
+    for wrong in ("some", ""):
+        with pytest.raises(Fault, match=f"pairs is '{wrong}'. write class or every"):
+            plan.make(request(pairs=wrong), host)
 
 
 def test_a_sweep_may_be_of_one_pair_of_each_distance(drivers):

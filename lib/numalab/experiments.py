@@ -143,7 +143,7 @@ class Experiment(BaseModel):
         chosen = self.profile(profile)
         own = bindings or cases or blocks or options or pairs
         sweep = chosen.sweep if chosen.sweep is not None else self.sweep
-        if pairs:
+        if pairs is not None:
             sweep = [replace(one, pairs=None) for one in sweep]
         wanted: CollectorRequest | bool | None = self.collectors
         if collectors is not None:
@@ -174,7 +174,7 @@ class Experiment(BaseModel):
             collectors=wanted,
             changes=self.changes,
             time_limit_s=time_limit_s or chosen.time_limit_s,
-            pairs=pairs or (EVERY if bindings else self.pairs),
+            pairs=pairs if pairs is not None else EVERY if bindings else self.pairs,
             budget_s=budget_s or (None if own else chosen.budget),
         )
 
