@@ -18,7 +18,7 @@ done
 echo "old_python=${old%,}"
 
 missing=''
-for tool in numactl sysbench perf; do
+for tool in sysbench perf; do
     command -v $tool >/dev/null || missing="$missing $tool"
 done
 case " $PROBES " in

@@ -291,9 +291,21 @@ def test_a_server_is_installed_where_one_is_measured_and_nowhere_else():
     assert not needs("mysql-binding", server="/opt/mysqld") and not needs("stream")
     packages = yaml.safe_load((REPOSITORY / "fleet" / "packages.yml").read_text())
     for family, brings in packages["numalab_packages"].items():
-        assert set(brings) == {
-            "python", "numactl", "sysbench", "cc", "headers", "perf", "server"
-        }, family  # fmt: skip
+        assert set(brings) == {"python", "sysbench", "cc", "headers", "perf", "server"}, family
+
+
+def test_numactl_is_not_needed(place):
+    """The agent binds by itself: numactl is only one more witness of the host's shape."""
+    (place / "bin").mkdir()
+    for name in ("mkdir", "find", "touch", "uname", "id", "cat"):
+        (place / "bin" / name).symlink_to(shutil.which(name))
+    look = REPOSITORY / "fleet" / "look.sh"
+    said = subprocess.run(
+        [shutil.which("sh"), str(look)], capture_output=True, text=True, check=True,
+        env={"PATH": str(place / "bin"), "FOLDER": str(place / "on-one"), "PROBES": ""},
+    ).stdout  # fmt: skip
+    (missing,) = [line for line in said.splitlines() if line.startswith("missing=")]
+    assert "numactl" not in missing
 
 
 def test_a_host_without_a_usable_python_and_a_busy_one_say_so(place, old):
