@@ -7,6 +7,8 @@ PROFILE ?= quick
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
+# A file of tests stays in one process: its fixtures are made once. In the order of their names.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-lab test-lab-all test-known bench lint notebooks lock clean help
 
@@ -21,8 +23,8 @@ run: $(READY)  ## measure this machine under every binding and render the articl
 test: $(READY)  ## lint, every test, and every committed notebook against its committed outputs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
-	$(BIN)/pytest --nbval-lax -p no:cacheprovider notebooks report/index.ipynb
+	$(BIN)/pytest $(PARALLEL)
+	$(BIN)/pytest $(PARALLEL) --nbval-lax -p no:cacheprovider notebooks report/index.ipynb
 
 test-lab: $(READY)  ## boot an emulated host of two nodes, prove placements in it, kill it, resume
 	-@scripts/install-lab-tools

@@ -339,3 +339,27 @@ def test_a_run_whose_baseline_always_failed_does_not_pass_for_a_result(tmp_path)
         pytest.skip("another numalab measurement is running on this machine")
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert "failed" in done.stderr and "it is broken" in done.stderr
+
+
+def test_a_refused_run_leaves_nothing_and_says_what_to_do(tmp_path):
+    """On whatever machine: a process that is called like a database server is enough."""
+    name = "import time, pathlib; pathlib.Path('/proc/self/comm').write_text('mysqld'); "
+    starter = "import os, sys, subprocess\nif os.fork() == 0:\n os.setsid()\n child = "
+    starter += "subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=1)\n"
+    starter += " child.wait()\n"
+    program = name + "import os; print(os.getpid(), flush=True); time.sleep(600)"
+    started = subprocess.Popen(
+        [sys.executable, "-c", starter, program], stdout=subprocess.PIPE, text=True
+    )
+    pid = int(started.stdout.readline())
+    started.wait()
+    try:
+        done = _numalab("run", "command", "-p", "smoke", "--", "true", runs_in=tmp_path / "runs")
+    finally:
+        os.kill(pid, 9)
+    if "another numalab measurement" in done.stderr:
+        pytest.skip("another numalab measurement is running on this machine")
+    assert done.returncode == 2 and "nothing is measured: " in done.stderr
+    assert "a database server runs on this host: " in done.stderr and "mysqld" in done.stderr
+    assert "--busy" in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("*/*"))
