@@ -49,20 +49,28 @@ COLUMNS = {
 }
 
 
+REFERENCE = (  # tables of data/reference/: name, title, schema
+    ("machines", "Figures of machines that others published, with their doubts", "schema"),
+    ("published", "Figures of the sources that began this study, with their doubts", "schema"),
+    ("hearsay", "Figures whose source nobody can follow: drawn nowhere, counted nowhere", "schema"),
+    ("microarchitectures", "The year of each microarchitecture", "microarchitectures"),
+)
+
+
 def descriptor(data: Path, folders: Iterable[Path]) -> dict[str, Any]:
-    """Return the descriptor of a data folder: the published figures, and these runs in it."""
+    """Return the descriptor of a data folder: the figures of others, and these runs in it."""
     folders = sorted(folders)
-    published = pl.read_csv(data / "reference" / "published.csv", infer_schema_length=None)
-    resources = [
+    resources: list[dict[str, Any]] = [
         {
-            "name": "published",
-            "title": "Figures that others published, with their doubts",
-            "path": "reference/published.csv",
+            "name": name,
+            "title": title,
+            "path": f"reference/{name}.csv",
             "format": "csv",
             "mediatype": "text/csv",
             "encoding": "utf-8",
-            "schema": {"fields": [_field(*item) for item in published.schema.items()]},
+            "schema": f"reference/{schema}.json",
         }
+        for name, title, schema in REFERENCE
     ]
     schemas = (store.MEASUREMENTS, store.SAMPLES)
     for file, schema in zip(store.FILES, schemas, strict=True):

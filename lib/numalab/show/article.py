@@ -13,9 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from numalab import experiments, home, runs
+from numalab import experiments, runs
 from numalab.agent.words import units
-from numalab.analysis import claims, judge, recommendation, results
+from numalab.analysis import claims, judge, recommendation, results, survey
 from numalab.runs import Run
 from numalab.show import badge, escape, tables
 from numalab.show.charts import matrix, reference, server
@@ -380,9 +380,19 @@ class Article:
 
 
 def published() -> pl.DataFrame:
-    """Return data/reference/published.csv: the published machines' figures and their doubts."""
-    path = home.root() / "data" / "reference" / "published.csv"
-    return pl.read_csv(path, infer_schema_length=None)
+    """Return the figures of the study's own sources, with their doubts, a binding a row."""
+    rows = survey.load()
+    rows = rows.join(survey.load(("published.csv",)), on="machine", how="semi")
+    part = pl.col("metric").str.extract_groups(r"^(?:(.*): )?(.*)$")
+    pair = pl.concat_str(pl.lit("cpu"), "cpu_node", pl.lit("-mem"), "mem_node")
+    mixed = pl.when(pl.col("class") == "interleaved").then(pl.lit("interleave"))
+    return rows.select(
+        "tool", "threads", "value", "unit", "quality",
+        host="machine_id", cpu=pl.coalesce("processor", "machine_id"), note="notes",
+        experiment=pl.coalesce(part.struct[0], "experiment"),
+        binding=pl.coalesce(mixed, pair, "cpu_node", "mem_node"),
+        metric=part.struct[1].replace({"idle latency": "latency"}),
+    )  # fmt: skip
 
 
 def _reservations(run: Run) -> Iterable[str]:

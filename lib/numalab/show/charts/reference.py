@@ -64,10 +64,10 @@ def beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) -> style.
     """Draw idle latency and STREAM bandwidth by binding: our hosts, then published machines.
 
     ``rows_here`` are measurement rows of one or more hosts (``idle_latency`` and ``triad``;
-    controls are left out), ``published`` the columns of published.csv. Each row names its tool; a
-    ratio, on the right, is within one machine and one tool only. Solid points were published as
-    exact or measured here and verified; open ones are approximate, doubtful or unverified, and the
-    row's second line says which. Raises Fault when there is nothing to draw.
+    controls are left out), ``published`` what ``article.published`` returns. Each row names its
+    tool; a ratio, on the right, is within one machine and one tool only. Solid points were
+    published as exact or measured here and verified; open ones are approximate, doubtful or
+    unverified, and the row's second line says which. Raises Fault when there is nothing to draw.
     """
     panels = [
         (title, [*_ours(rows_here, metric), *_theirs(published, experiment)])
@@ -130,7 +130,8 @@ def _theirs(published: pl.DataFrame, experiment: str) -> list[_Machine]:
             _Machine(row["cpu"] or row["host"], f"{tool}: published, {words}", [], False),
         )
         cpus = row["binding"].split("-")[0]
-        machine.points.append(_Point(family, float(row["value"]), quality == "exact", cpus))
+        exact = quality.startswith("exact")
+        machine.points.append(_Point(family, float(row["value"]), exact, cpus))
     return list(machines.values())
 
 

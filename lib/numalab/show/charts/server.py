@@ -19,8 +19,8 @@ from . import rows, style
 THROUGHPUT = "queries_per_second"
 _PUBLISHED = "mysql-point-select"
 # The study names CPUs, not nodes; its lscpu listing gives the nodes of its host.
-_NODES = {"e5-2682-v4": ("0-15,32-47", "16-31,48-63")}
-_TOOLS = {"e5-2682-v4": "sysbench 0.5, point select, 100 million rows, 150 threads if not said"}
+_NODES = {"ali-e5-2682v4": ("0-15,32-47", "16-31,48-63")}
+_TOOLS = {"ali-e5-2682v4": "sysbench 0.5, point select, 100 million rows, 150 threads if not said"}
 
 
 @dataclass
@@ -59,9 +59,10 @@ def server_beside_published(rows_here: pl.DataFrame, published: pl.DataFrame) ->
     """Draw queries per second by CPU set: our hosts, then the published one, each on its own axis.
 
     ``rows_here`` are measurement rows (``queries_per_second``, and ``ipc`` where it was counted)
-    of one load of one or more runs, ``published`` the columns of published.csv. Absolute figures
-    of different servers, data and clients do not compare: the ratios, each to the machine's own
-    one whole node, do. Open points are approximate or unverified. Raises Fault when empty.
+    of one load of one or more runs, ``published`` what ``article.published`` returns. Absolute
+    figures of different servers, data and clients do not compare: the ratios, each to the
+    machine's own one whole node, do. Open points are approximate or unverified. Raises Fault when
+    empty.
     """
     machines = [*_ours(rows_here), *_theirs(published)]
     if not machines:
@@ -125,13 +126,15 @@ def _theirs(published: pl.DataFrame) -> list[_Machine]:
         about = f"published: {_TOOLS.get(row['host'], 'tool not stated')}"
         machine = machines.setdefault(row["host"], _Machine(row["cpu"], about, [], False))
         threads = "" if row["threads"] else "threads not stated"
-        doubt = ", ".join(word for word in (row["quality"], threads) if word and word != "exact")
+        exact = row["quality"].startswith("exact")
+        said = "" if exact else (row["note"] or row["quality"]).partition(";")[0]
+        doubt = ", ".join(filter(None, (said, threads)))
         spread = f" over {over} nodes" if over > 1 else " of one node" if over else ""
         machine.results.append(
             _Result(
                 f"{row['binding']}: {len(cpus)}{spread}", float(row["value"]),
                 len(cpus) if over == 1 else 0, "local" if over == 1 else "unbound",
-                row["quality"] == "exact", ipc=ipc.get((row["host"], row["binding"])), doubt=doubt,
+                exact, ipc=ipc.get((row["host"], row["binding"])), doubt=doubt,
             )
         )  # fmt: skip
     return list(machines.values())

@@ -1,0 +1,192 @@
+"""The survey of published machines as a notebook, the article and the command line show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from numalab import runs
+from numalab.agent.contract import ERROR, PUBLISHED
+from numalab.agent.words import units
+from numalab.analysis import survey as analysis
+from numalab.analysis.survey import BANDWIDTH, LATENCY, OTHER, SAME
+from numalab.runs import Run
+from numalab.show import badge, tables
+from numalab.show.charts import survey as charts
+from numalab.show.view import Shown, Text
+
+
+class Survey:
+    """What others published of real machines, and where the user's own hosts stand among them.
+
+    ``own`` are runs of the experiment ``latency``, or their directories; those that cannot be
+    compared (an emulated host, one node, another tool than the probe) are drawn nowhere.
+    """
+
+    def __init__(self, own: Sequence[str | Path | Run] = ()) -> None:
+        self.rows = analysis.load()
+        self.runs = [one if isinstance(one, Run) else runs.load(one) for one in own]
+        self.own = [own for own in map(analysis.own, self.runs) if own]
+
+    @cached_property
+    def latency_ratios(self) -> pl.DataFrame:
+        """One row per machine, tool and class of memory: ``ratio``, ``price`` and ``how``."""
+        frame = analysis.machines(analysis.ratios(self.rows, LATENCY))
+        return frame.with_columns(how=_how("access"))
+
+    @cached_property
+    def bandwidth_ratios(self) -> pl.DataFrame:
+        """The same of bandwidths."""
+        frame = analysis.machines(analysis.ratios(self.rows, BANDWIDTH))
+        return frame.with_columns(how=_how("load"))
+
+    def overview(self) -> Text:
+        """Return what the survey holds, in two lines."""
+        many, figures = self.rows["machine"].n_unique(), self.rows.height
+        with_other = analysis.counted(analysis.ratios(self.rows, LATENCY)).filter(
+            pl.col("class") == OTHER
+        )
+        return Text(
+            f"{figures:,} figures of {many} machines, each with its tool, its source and its "
+            f"doubts; {units.count(with_other.height, 'machine')} with a latency of their own and "
+            f"of the other socket's memory by one named tool. *{badge.MEANING[PUBLISHED]}.*"
+        )
+
+    def claims(self) -> Text:
+        """Return what the survey says of the claims: counts over machines, with intervals."""
+        rows = [
+            {
+                "claim": one.says,
+                "asked of the ratio": one.asked,
+                "holds on": f"{one.holds} of {one.of}" if one.of else "none measured",
+                "share (95 %)": f"{one.share[0]:.0%} to {one.share[1]:.0%}" if one.of else "–",
+                "median ratio": tables.interval(one.median, *(one.interval or (None, None))),
+            }
+            for one in analysis.counts(self.rows)
+        ]
+        return Text(tables.of_rows(rows) + f"\n*{badge.MEANING[PUBLISHED].capitalize()}.*")
+
+    def latency(self) -> Shown:
+        """Draw the other socket's latency against local, by microarchitecture."""
+        frame = self.latency_ratios.filter(pl.col("class") == OTHER)
+        return charts.strips(
+            frame, "ratio", "Latency of the other socket's memory", "times the local latency",
+            by="how", here=self._here(OTHER), marks=self._claimed(LATENCY),
+        )  # fmt: skip
+
+    def price(self) -> Shown:
+        """Draw what the other socket costs in ns, by microarchitecture."""
+        frame = self.latency_ratios.filter(pl.col("class") == OTHER)
+        here = {own.host: own.far[OTHER] - own.local for own in self.own if OTHER in own.far}
+        return charts.strips(
+            frame, "price", "Price of the other socket", "ns more than local memory",
+            by="how", here=here,
+        )  # fmt: skip
+
+    def bandwidth(self) -> Shown:
+        """Draw the other socket's bandwidth against local, by microarchitecture."""
+        frame = self.bandwidth_ratios.filter(pl.col("class") == OTHER)
+        return charts.strips(
+            frame, "ratio", "Bandwidth of the other socket's memory", "of the local bandwidth",
+            by="how", marks=self._claimed(BANDWIDTH),
+        )  # fmt: skip
+
+    def years(self) -> Shown:
+        """Draw ratio and price of the other socket by year."""
+        here = [
+            (own.far[OTHER] / own.local, own.far[OTHER] - own.local)
+            for own in self.own
+            if OTHER in own.far
+        ]
+        return charts.over_years(self.latency_ratios.filter(pl.col("class") == OTHER), here)
+
+    def same_socket(self) -> Shown:
+        """Draw the latency of the other nodes of one socket."""
+        frame = self.latency_ratios.filter(pl.col("class") == SAME)
+        return charts.strips(
+            frame, "ratio", "Latency of another node of the same socket",
+            "times the local latency", by="how", here=self._here(SAME),
+        )  # fmt: skip
+
+    def same_socket_bandwidth(self) -> Shown:
+        """Draw the bandwidth of the other nodes of one socket."""
+        frame = self.bandwidth_ratios.filter(pl.col("class") == SAME)
+        return charts.strips(
+            frame, "ratio", "Bandwidth of another node of the same socket",
+            "of the local bandwidth", by="how",
+        )  # fmt: skip
+
+    def without_cpus(self) -> Text:
+        """Return what is published of memory without CPUs (CXL, HBM) and can be followed."""
+        frame = pl.concat([self.latency_ratios, self.bandwidth_ratios])
+        found = frame.filter(pl.col("class").is_in(analysis.WITHOUT_CPUS)).to_dicts()
+        lines = [
+            f"- {row['processor']}: {row['class'].upper()} has {row['ratio']:.2f} times the "
+            f"bandwidth of the memory beside it ({row['how']})."
+            for row in found
+        ]
+        if not any(row["class"] == "cxl" for row in found):
+            lines.append(
+                "- CXL: every figure that was found comes from a source that nobody can follow. "
+                "A measurement of yours would be the first."
+            )
+        return Text("\n".join(lines))
+
+    def distances(self) -> Shown:
+        """Draw the firmware's distances against measured ratios."""
+        here = {run.manifest.host: _own_distances(run) for run in self.runs if analysis.own(run)}
+        return charts.distances(
+            analysis.distances(self.rows), {k: v for k, v in here.items() if not v.is_empty()}
+        )
+
+    def core_to_core(self) -> Shown:
+        """Draw the latency between cores by class."""
+        frame = analysis.core_to_core(self.rows)
+        return charts.strips(
+            frame, "value", "From core to core", "one way, ns (median of the pairs)", by="pair",
+            colours=charts.LEVELS, log=True,
+            note="Where in memory the line lies is not known: on EPYC pairs of one socket may be"
+            " timed across sockets.",
+        )  # fmt: skip
+
+    def loaded(self) -> Shown:
+        """Draw all curves of latency under load."""
+        return charts.loaded(analysis.loaded(self.rows))
+
+    def servers(self) -> Shown:
+        """Draw what bindings did to workloads."""
+        return charts.servers(analysis.servers(self.rows))
+
+    def positions(self) -> Text:
+        """Return where each host stands, a line each; nothing where it cannot be compared."""
+        return Text("\n\n".join(filter(None, map(analysis.position, self.runs))))
+
+    def _here(self, kind: str) -> dict[str, float]:
+        return {own.host: own.far[kind] / own.local for own in self.own if kind in own.far}
+
+    def _claimed(self, what: str) -> dict[str, float]:
+        """The first claim's threshold, as the experiment file says it."""
+        first = next(one for one in analysis.counts(self.rows) if one.what == what)
+        return {f"claimed: {first.asked}": first.bound}
+
+
+def _how(what: str) -> pl.Expr:
+    """A tool with the way in which it measured."""
+    tool = pl.col("tool").str.replace(r"^.*\(author's\)$", "author's program")
+    return pl.concat_str(tool, pl.concat_str(pl.lit(", "), what).fill_null(""))
+
+
+def _own_distances(run: Run) -> pl.DataFrame:
+    """A host's distances and ratios, pair by pair."""
+    rows = run.node_pairs("idle_latency").filter(
+        (pl.col("grade") != ERROR) & pl.col("distance").is_not_null()
+    )
+    local = rows.filter(pl.col("binding") == "local")["value"].median()
+    return (
+        rows.filter(pl.col("binding") != "local")
+        .group_by("cpu_nodes", "memory_nodes", maintain_order=True)
+        .agg(said=pl.col("distance").first() / 10, ratio=pl.col("value").median() / local)
+    )
