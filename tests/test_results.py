@@ -186,3 +186,50 @@ def test_a_run_that_drifted_says_so_and_decides_nothing(tmp_path):
     assert "the run drifted, and nothing is decided" in results.confidence(run)
     quiet = _run(tmp_path, frames.measurements(frames.two_nodes()), frames.two_nodes())
     assert "what differs by less is not distinguishable" in results.confidence(quiet)
+
+
+def _eight_nodes():
+    """Every pair of eight nodes, 12 on a socket and 32 across, with a control."""
+    cells = []
+    for here in range(8):
+        on = {"cpus": str(here), "cpu_nodes": str(here)}
+        for there in range(8):
+            far = 10 if here == there else 12 if here // 4 == there // 4 else 32
+            of = {"distance": far, "memory": {"policy": "bind", "nodes": str(there)}}
+            name, role = (f"local:{here}", "baseline") if here == there else (
+                f"remote:{here}-{there}", "cell")  # fmt: skip
+            base = None if here == there else f"local:{here}"
+            cells.append(frames.Cell(name, 1000 / far, base, role=role, **of, **on))
+    return [*cells, frames.Cell("local:0/control", 100, "local:0", role="control", distance=10)]
+
+
+def test_a_table_of_every_pair_of_many_nodes_has_a_row_for_each_distance(tmp_path):
+    cells = _eight_nodes()
+    failed = {("remote:3-7", block): "error" for block in range(1, 7)}
+    run = _run(tmp_path, frames.measurements(cells, grade=failed), cells)
+    table = results.folded(run, results.table(run, "triad"))
+    assert sorted(table["label"]) == [
+        "local (8 nodes)", "local 0/control",
+        "remote at distance 12 (24 pairs)", "remote at distance 32 (32 pairs)",
+    ]  # fmt: skip
+    far = table.filter(pl.col("label").str.contains("32")).row(0, named=True)
+    assert far["mean"] == pytest.approx(1000 / 32, rel=0.02) and far["low"] < far["high"]
+    assert far["ratio"] == pytest.approx(10 / 32, rel=0.02)
+    assert "31 different from local" in far["said"] and "6 excluded" in far["said"]
+    assert len(results.terminal(run).splitlines()) == 1 + 4
+    few = _run(tmp_path, frames.measurements(cells[:40]), cells[:40])
+    assert results.folded(few, results.table(few, "triad")).height == 40
+
+
+def test_the_placement_of_many_pairs_keeps_those_apart_that_failed(tmp_path):
+    plan = frames.plan(_eight_nodes())
+    bad = {"remote:3-6", "remote:3-7"}
+    trials = [
+        frames.trial(item, grade="error" if item.cell in bad else "verified") for item in plan.order
+    ]
+    run = frames.run(plan, folder=tmp_path, trials=trials)
+    shown = results.placement(run).splitlines()
+    assert len(shown) == 2 + 5 and sum("12 error" in line for line in shown) == 1
+    assert any("distance 32 (30 pairs)" in line and "180 verified" in line for line in shown)
+    said = results.confidence(run)
+    assert "- excluded: blocks 1-6, remote" in said and said.count("excluded") == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -23,6 +23,8 @@ from ..agent.contract import (
     Record,
     TrialRecord,
 )
+from ..agent.plan.classes import PAIRS
+from ..agent.words import units
 from ..runs import Run
 from ..show import escape, tables
 from . import evidence, judge
@@ -36,8 +38,10 @@ _DECISIONS = {
     judge.DRIFTED: "the run drifted: nothing is decided",
     judge.AA: "A/A control: what chance alone does here",
 }
+_EMULATED = "emulated: no time means anything"
 _DRIFTED_CONTROL = "A/A control: the run drifted"
 
+MOST_ROWS = 40  # of a table with a row for each cell: a page still shows them
 _MOST_POINTS = 12  # the hundreds of pairs of cores are for the picture
 _MOST_ALIKE = 4  # warnings of one kind about one metric; more are counted
 
@@ -52,7 +56,8 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
     """Return one row per cell: label, threads, n, mean with interval, ratio with interval, said.
 
     Columns: cell, label, role, threads, n, mean, low, high, unit, ratio, ratio_low, ratio_high,
-    decision (of ``judge.DECISIONS``) and said (the decision in words, with what was excluded).
+    decision (of ``judge.DECISIONS``), real (whether it means anything on this host) and said (the
+    decision in words, with what was excluded).
     Cells stand in the order of the plan. On an emulated host a time or a speed has no ratio. Fewer
     than six values have no interval here: they could decide nothing, and an interval of two points
     would only look like knowledge. ``load`` chooses the cells under one load (``threads=2``);
@@ -69,16 +74,83 @@ def table(run: Run, metric: str, point: str = "", load: str | None = None) -> pl
         pl.col("cell").replace_strict(order, return_dtype=pl.Int64)
     )
     said = [_said(run, row) for row in joined.iter_rows(named=True)]
-    real = pl.Series([_real(run, row) for row in joined.iter_rows(named=True)], dtype=pl.Boolean)
+    means = [_real(run, row) for row in joined.iter_rows(named=True)]
+    real = pl.Series("real", means, pl.Boolean)
     judged = ("ratio", "ratio_low", "ratio_high", "decision")
     return joined.with_columns(
         pl.Series("said", said, pl.String),
+        real,
         *(pl.when(pl.col("n") >= BLOCKS_NEEDED).then(pl.col(name)) for name in ("low", "high")),
         *(pl.when(real).then(pl.col(name)) for name in judged),
     ).select(
-        "cell", "label", "role", "threads", "n", "n_error", "mean", "low", "high", "unit",
-        "ratio", "ratio_low", "ratio_high", "decision", "said",
+        "cell", "label", "role", "threads", "n", "n_error", "n_unverified", "mean", "low", "high",
+        "unit", "ratio", "ratio_low", "ratio_high", "decision", "real", "said",
     )  # fmt: skip
+
+
+def rows_of(
+    cells: Iterable[Cell], apart: Mapping[str, Hashable] | None = None
+) -> list[tuple[str, list[Cell]]]:
+    """Return the rows of a table about cells: each one's label, and the cells that share it.
+
+    Every cell has its own. Where that makes more than MOST_ROWS, nodes of ``local`` and pairs of
+    nodes at one distance share a row, but for the control. ``apart`` is what else must be alike,
+    by a cell's id.
+    """
+    listed = list(cells)
+    found: dict[Hashable, list[Cell]] = {}
+    for cell in listed:
+        key: Hashable = cell.id
+        many = len(listed) > MOST_ROWS and cell.role != CONTROL
+        if many and cell.binding in ("local", *PAIRS):
+            more = (apart or {}).get(cell.id)
+            key = (cell.binding, cell.distance, cell.variant, cell.layout, more)
+        found.setdefault(key, []).append(cell)
+    return [(_row_label(mine), mine) for mine in found.values()]
+
+
+def _row_label(cells: Sequence[Cell]) -> str:
+    first, count = cells[0], len(cells)
+    if count == 1:
+        return first.label
+    what = first.binding
+    if first.binding in PAIRS and first.distance is not None:
+        what += f" at distance {first.distance}"
+    variant = first.label.partition(", ")[2]
+    said = f"{what} ({units.count(count, 'pair' if first.binding in PAIRS else 'node')})"
+    return ", ".join(filter(None, (said, variant)))
+
+
+def folded(run: Run, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of ``table`` as few as ``rows_of`` makes them.
+
+    A row of several cells has their median, and the least and the most in place of an interval.
+    """
+    rows = []
+    for label, cells in rows_of(run.cells[id] for id in frame["cell"]):
+        mine = frame.filter(pl.col("cell").is_in([cell.id for cell in cells]))
+        row = mine.row(0, named=True)
+        if len(cells) > 1:
+            for name, low, high in (("mean", "low", "high"), ("ratio", "ratio_low", "ratio_high")):
+                row |= {name: mine[name].median(), low: mine[name].min(), high: mine[name].max()}
+            row |= {"label": label, "n": mine["n"].sum(), "said": _said_of_all(run, cells, mine)}
+        rows.append(row)
+    return pl.DataFrame(rows, schema=frame.schema)
+
+
+def _said_of_all(run: Run, cells: Sequence[Cell], mine: pl.DataFrame) -> str:
+    parts = ["median [least, most]"]
+    if not mine["real"].all():
+        parts.append(_EMULATED)
+    baseline = next((run.cells[cell.baseline].binding for cell in cells if cell.baseline), "")
+    for decision, count in mine["decision"].drop_nulls().value_counts(sort=True).iter_rows():
+        if baseline:
+            words = _DECISIONS.get(decision, "without a ratio")
+            parts.append(f"{count} {words.format(baseline=baseline)}")
+    for name, word in (("n_error", "excluded"), ("n_unverified", "unverified")):
+        if mine[name].sum():
+            parts.append(f"{mine[name].sum()} {word}")
+    return "; ".join(parts)
 
 
 def compared(
@@ -101,7 +173,7 @@ def _real(run: Run, row: dict[str, Any]) -> bool:
 def _said(run: Run, row: dict[str, Any]) -> str:
     parts = []
     if not _real(run, row):
-        parts.append("emulated: no time means anything")
+        parts.append(_EMULATED)
     elif row["baseline"] is not None and row["decision"] is not None:
         if row["reason"]:
             parts.append(str(evidence.row_reason(row["reason"], row["reason_fields"])))
@@ -162,8 +234,8 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
 
 
 def markdown(run: Run, metric: str, point: str = "", load: str | None = None) -> str:
-    """Return ``table`` as Markdown, with the unit in the heading."""
-    frame = table(run, metric, point, load)
+    """Return ``table`` as Markdown, ``folded``, with the unit in the heading."""
+    frame = folded(run, table(run, metric, point, load))
     if frame.is_empty():
         return f"No trial measured {metric}."
     return as_markdown(frame, metric, point, threads=threads_heading(run))
@@ -219,7 +291,7 @@ def terminal(run: Run) -> str:
 
 
 def _terminal_table(run: Run, metric: str, point: str) -> str:
-    frame = table(run, metric, point)
+    frame = folded(run, table(run, metric, point))
     if frame.is_empty():
         return ""
     unit = frame["unit"][0]
@@ -227,7 +299,9 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
     lines = [("binding", name, "ratio", "")]
     for row in frame.iter_rows(named=True):
         value = tables.number(row["mean"])
-        if row["low"] is not None:
+        if row["label"] != run.cells[row["cell"]].label:  # of several
+            value = tables.interval(row["mean"], row["low"], row["high"])
+        elif row["low"] is not None:
             value += f" ± {tables.number((row['high'] - row['low']) / 2, 2)}"
         ratio = tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
         own = row["role"] == BASELINE and not run.cells[row["cell"]].sweep
@@ -480,30 +554,47 @@ def placement(run: Run) -> str:
     for trial in run.trials:
         for proof in _proofs(run, trial):
             proofs.setdefault(proof.cell or trial.cell, []).append(proof)
-    for cell, trials in _by_cell(run):
-        looks = proofs.get(cell, [])
-        seen = {cpu for proof in looks for cpu in cpulist.parse(proof.cpus.seen)}
-        found = [proof.memory.shares for proof in looks if proof.memory.shares]
-        # A look that found memory, but none on a node, found 0 there.
-        nodes = sorted({node for shares in found for node in shares})
-        graded = [one.grade for _, one in trials]
-        reasons = dict.fromkeys(str(one.reason) for _, one in trials if one.reason)
+    by_cell = dict(_by_cell(run))
+    apart = {
+        id: tuple(dict.fromkeys((one.grade, str(one.reason or "")) for _, one in of))
+        for id, of in by_cell.items()
+    }
+    for label, cells in rows_of((run.cells[id] for id in by_cell), apart):
+        looks = [look for cell in cells for look in proofs.get(cell.id, [])]
+        graded = [one for cell in cells for _, one in by_cell[cell.id]]
+        grades = [one.grade for one in graded]
         rows.append(
             {
-                "label": run.cells[cell].label,
-                "memory": ", ".join(
-                    f"node {node}: {_range([shares.get(node, 0.0) for shares in found])}"
-                    for node in nodes
-                ),
-                "cpus": cpulist.format(seen),
-                "grade": ", ".join(f"{graded.count(g)} {g}" for g in dict.fromkeys(graded)),
-                "reason": "; ".join(reasons),
+                "label": label,
+                "memory": _memory_seen(cells, proofs),
+                "cpus": cpulist.format({n for one in looks for n in cpulist.parse(one.cpus.seen)}),
+                "grade": ", ".join(f"{grades.count(g)} {g}" for g in dict.fromkeys(grades)),
+                "reason": "; ".join(dict.fromkeys(str(o.reason) for o in graded if o.reason)),
             }
         )
     if not rows:
         return "No trial was run."
     heads = {"binding": "label", "memory was on": "memory", "threads seen on CPUs": "cpus"}
     return tables.markdown(pl.DataFrame(rows), heads | {"grade": "grade", "why": "reason"})
+
+
+def _memory_seen(cells: Sequence[Cell], proofs: Mapping[str, Sequence[Proof]]) -> str:
+    """Each node's share of the pages; of several cells that of the nodes which each is bound to."""
+    found = {
+        cell.id: [one.memory.shares for one in proofs.get(cell.id, []) if one.memory.shares]
+        for cell in cells
+    }
+    if len(cells) > 1:
+        own = [
+            sum(shares.get(node, 0.0) for node in cpulist.parse(cell.memory.nodes or ""))
+            for cell in cells
+            for shares in found[cell.id]
+        ]
+        return f"its own node: {_range(own)}" if own else ""
+    (looks,) = found.values()
+    # A look that found memory, but none on a node, found 0 there.
+    nodes = sorted({node for shares in looks for node in shares})
+    return ", ".join(f"node {n}: {_range([shares.get(n, 0.0) for shares in looks])}" for n in nodes)
 
 
 def _proofs(run: Run, trial: TrialRecord) -> list[Proof]:
@@ -553,13 +644,27 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
         if len(alike) > _MOST_ALIKE:
             more = len(alike) - _MOST_ALIKE
             parts.append(f"- {title(metric)}: {more} more warnings of this kind ({kind})")
+    return "\n".join([*parts, *_exclusions(run)]) or "Nothing to warn about."
+
+
+def _exclusions(run: Run) -> Iterator[str]:
+    """Yield what was excluded and why: a line for each cell, those beyond a few only counted."""
+    cells: dict[str, list[str]] = {}
     for cell, trials in _by_cell(run):
-        label = escape.markdown(run.cells[cell].label)
+        blocks: dict[str, list[int]] = {}
         for trial, graded in trials:
             if graded.grade == ERROR:
-                why = escape.markdown(graded.reason)
-                parts.append(f"- excluded: block {trial.block}, {label}: {why}")
-    return "\n".join(parts) or "Nothing to warn about."
+                blocks.setdefault(str(graded.reason), []).append(trial.block)
+        for why, of in blocks.items():
+            word = "block" if len(of) == 1 else "blocks"
+            said = f"{word} {cpulist.format(of)}, {run.cells[cell].label}"
+            cells.setdefault(why, []).append(said)
+    for why, all_said in cells.items():
+        for said in all_said[:_MOST_ALIKE]:
+            yield f"- excluded: {escape.markdown(said)}: {escape.markdown(why)}"
+        if len(all_said) > _MOST_ALIKE:
+            more = units.count(len(all_said) - _MOST_ALIKE, "more binding")
+            yield f"- excluded: {more} for the same reason: {escape.markdown(why)}"
 
 
 def _control_words(control: judge.Effect) -> str:
