@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import shlex
 import shutil
@@ -12,7 +13,8 @@ import nbformat
 import pytest
 import yaml
 
-from numalab import check, datapackage, home
+import frames
+from numalab import check, datapackage, home, runs
 from numalab.agent.errors import Fault
 from numalab.pages import execute
 
@@ -150,3 +152,20 @@ def test_papermill_by_hand_shows_any_run(tmp_path):
     )
     shown = [o for cell in book.cells for o in cell.get("outputs", [])]
     assert any(run.parent.name in str(output) for output in shown)
+
+
+def test_a_run_of_somebody_else_is_shown_without_a_trace_in_it(tmp_path, monkeypatch):
+    """As of a plain user, over the runs of a checkout that is root's."""
+    folder = frames.sysbench_run(tmp_path / "here" / "20261120T220511Z-sysbench-cpu")
+    before = sorted(folder.rglob("*"))
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and may(path, mode))
+    monkeypatch.setattr(home, "build", lambda: tmp_path / "build")
+    monkeypatch.setattr(
+        execute, "run_notebook", lambda source, target, parameters: shutil.copy(source, target)
+    )
+    made = execute.executed(runs.load(folder))
+    assert made.is_relative_to(tmp_path / "build") and made.is_file()
+    assert sorted(folder.rglob("*")) == before
+    monkeypatch.setattr(execute, "run_notebook", None)
+    assert execute.executed(runs.load(folder)) == made  # not made twice

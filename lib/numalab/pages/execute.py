@@ -20,6 +20,7 @@ EXECUTED = "notebook.ipynb"
 def execute(folder: Path, notebook: Path | None = None) -> Path:
     """Execute the notebook that shows a run; return the executed one, in the run directory.
 
+    Where this user may not write into the run directory, it goes to the folder for what is made.
     ``notebook`` is the one that a trusted experiment file names; without it, it is the checkout's
     own of that experiment, else the generic one: never one that the run directory names. Raises
     Fault when a cell fails, with the cell's own error.
@@ -27,7 +28,8 @@ def execute(folder: Path, notebook: Path | None = None) -> Path:
     run = runs.load(folder)
     if notebook is None:
         notebook = home.root() / "notebooks" / run.notebook if run.notebook else GENERIC
-    target = folder / EXECUTED
+    target = _target(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # whose other name a hard link may be
     run_notebook(notebook, target, {"source": from_root(folder)})
     memo = _memo(target)
@@ -41,10 +43,16 @@ def executed(run: runs.Run) -> Path:
 
     One that came with a stranger's run may hold anything; it is made anew.
     """
-    found = run.folder / EXECUTED
+    found = _target(run.folder)
     if found.is_file() and _memo(found).exists():
         return found
     return execute(run.folder)
+
+
+def _target(folder: Path) -> Path:
+    if os.access(folder, os.W_OK | os.X_OK):
+        return folder / EXECUTED
+    return home.build() / "executed" / folder.resolve().parent.name / folder.name / EXECUTED
 
 
 def _memo(notebook: Path) -> Path:
