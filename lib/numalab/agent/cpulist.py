@@ -1,7 +1,8 @@
 """The kernel's list format for CPUs and nodes: ``0-3,8,10-11``.
 
 Format: Documentation/admin-guide/kernel-parameters.rst, "cpu lists"; an empty string is the
-empty set. The stride form ``0-31:2/4`` is accepted on reading and never written.
+empty set. On reading, strides are accepted too: the kernel's ``0-31:2/4`` (two of every four), and
+``0-62:2`` (every second), which lscpu prints and taskset takes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Iterable, List, Set, Tuple
 from .errors import Fault
 
 _N = r"(\d{1,9})"
-_PART = re.compile(rf"{_N}(?:-{_N}(?::{_N}/{_N})?)?\Z")
+_PART = re.compile(rf"{_N}(?:-{_N}(?::{_N}(?:/{_N})?)?)?\Z")
 _HIGHEST = 1 << 14  # above any kernel's NR_CPUS: a typing error must not fill the memory
 
 
@@ -48,7 +49,9 @@ def _numbers(text: str) -> Tuple[int, ...]:
         named += last - first + 1
         if named > 2 * _HIGHEST:
             raise Fault("a list of CPUs or nodes names more numbers than any host has")
-        used, group = int(match.group(3) or 1), int(match.group(4) or 1)
+        used, group = int(match.group(3) or 1), int(match.group(4) or 0)
+        if not group:
+            used, group = 1, used
         if not 0 < used <= group:
             raise Fault(f"{part!r} in {text!r} has an impossible stride", "write it like 0-31:2/4")
         numbers.update(n for n in range(first, last + 1) if (n - first) % group < used)

@@ -37,7 +37,7 @@ PARSERS = {
     "meminfo": Parser("numalab.logs.procfs", "parse_meminfo", "/proc/meminfo, or nodes' meminfo"),
     "vmstat": Parser("numalab.logs.procfs", "parse_vmstat", "/proc/vmstat, or a node's vmstat"),
     "zoneinfo": Parser("numalab.logs.procfs", "parse_zoneinfo", "/proc/zoneinfo"),
-    "mlc": Parser(None, "mlc", "Intel Memory Latency Checker 3.x"),
+    "mlc": Parser("numalab.agent.drivers.mlc", "parse_whole", "Intel Memory Latency Checker 3.x"),
     "stream": Parser(None, "stream", "STREAM 5.x"),
     "perf_stat": Parser("numalab.logs.perf", "parse", "perf stat: text, -x, -j"),
     "sysbench": Parser(None, "sysbench", "sysbench 0.4 to 1.1"),

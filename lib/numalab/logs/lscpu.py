@@ -80,7 +80,8 @@ _BY_TYPE = {  # what a machine with several types of cores says once for each
 _SECTIONS = ("Virtualization features", "Caches (sum of all)", "NUMA", "Vulnerabilities")
 _LABEL = re.compile(r"(?P<indent>\s*)(?P<label>[^:：]*?\S)\s*[:：](?P<value>\s.*|\Z)")
 _UNMARKED = re.compile(r"(?P<indent>\s*)(?P<label>\S+(?: \S+)*)\s{2,}(?P<value>\S.*)\Z")
-_LIST = re.compile(r"\d+(?:-\d+(?::\d+/\d+)?)?(?:,\d+(?:-\d+(?::\d+/\d+)?)?)*\Z")
+_PART = r"\d+(?:-\d+(?::\d+(?:/\d+)?)?)?"
+_LIST = re.compile(rf"{_PART}(?:,{_PART})*\Z")
 _SIZE = re.compile(
     r"(?P<size>\d+(?:[.,]\d+)?)\s*(?P<unit>[KMGT]?)(?:iB|B)?"
     r"(?: \((?P<count>\d+) [^\d()]+\))?\Z"
@@ -241,11 +242,13 @@ def _cache(field: _Field) -> Record | None:
     name = _CACHE.search(field.label)
     if not name or field.name:
         return None
-    size, count = _size(field.line, field.value)
     # Since util-linux 2.34 sizes are sums over all instances, written "32 KiB"; before, "32K".
     scope = "all" if "iB" in field.value else "one"
-    return {"kind": "cache", "name": name[1], "value": size, "unit": "B", "instances": count,
-            "scope": scope}  # fmt: skip
+    record: Record = {"kind": "cache", "name": name[1], "unit": "B", "scope": scope}
+    if field.value == "unknown size":  # of Arm boards with old kernels
+        return {**record, "value": None, "reason": "the kernel does not say", "instances": None}
+    size, count = _size(field.line, field.value)
+    return {**record, "value": size, "instances": count}
 
 
 def _size(line: Line, text: str) -> tuple[int, int | None]:

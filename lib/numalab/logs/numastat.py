@@ -43,6 +43,7 @@ _WARNING = re.compile(
     r"(Token \S+ not in hash table\.|Can't read /proc/\d+/numa_maps.*|cannot open .*"
     r"|Ignoring duplicate PID .*|Too many PIDs, skipping .*)\Z"
 )
+_OF_TITLED = ("Huge", "Heap", "Stack", "Private", "Total", "MemTotal")  # rows of -p and -m
 Column = int | str  # a node's number, or Total
 
 
@@ -56,6 +57,7 @@ class _Table:
         self.names: list[str] = []  # rows of the first block; later blocks repeat them
         self.block: list[str] = []
         self.once = Once(NAME)
+        self.digit = 1.0  # what the last digit of a cell stands for
         self.cells: dict[tuple[str, Column], float] = {}
 
     def head(self, line: Line, match: re.Match[str]) -> None:
@@ -87,6 +89,13 @@ class _Table:
             refuse(NAME, line, "the table lacks rows: cut short?")
         if self.kind == "process_memory" and self.names[-1] != "Total" and not self.by_pid:
             refuse(NAME, line, "the table lacks its row Total: cut short?")
+        sums = {"MemTotal": ("MemFree", "MemUsed")} if self.kind == "system_memory" else {
+            "Total": tuple(name for name in self.names if name != "Total")}  # fmt: skip
+        for key, parts in sums.items():
+            for column in {column for name, column in self.cells if name == key}:
+                cells = [self.cells[part, column] for part in parts if part in self.names]
+                if len(cells) == len(parts):
+                    self._add_up(line, cells, self.cells[key, column], f"{key} of node {column}")
 
     def restarts(self, match: re.Match[str]) -> bool:
         """Whether a head begins a new default table (a second capture), no further block."""
@@ -110,13 +119,15 @@ class _Table:
         for column, word in zip(self.columns, words, strict=True):
             self.once.add(line, (key, column), f"the cell of {name} and node {column}")
             number = float(word.replace(",", "."))
+            self.digit = 0.01 if re.search(r"[.,]", word) else 1.0
             self.cells[key, column] = number
             value = int(word) if word.lstrip("-").isdecimal() else number
             place = {"kind": "total", "of": self.kind} if column == "Total" else {
                 "kind": self.kind, "node": column}  # fmt: skip
             out.append({**place, "name": name, "value": value, "unit": self.unit, **process})
         if self.columns[-1] == "Total":
-            self._check_total(line, key, words[-1])
+            cells = [n for (row, at), n in self.cells.items() if row == key and at != "Total"]
+            self._add_up(line, cells, self.cells[key, "Total"], "the Total")
         return out
 
     def _label(self, line: Line, label: str) -> tuple[str, str, Record]:
@@ -131,16 +142,17 @@ class _Table:
             refuse(NAME, line, "this row has no name of numastat's")
         if self.kind != "counter":
             return label, label, process if self.kind == "process_memory" else {}
+        if label in _OF_TITLED:
+            why = "the title above this table is missing: it begins with Per-node, and says of what"
+            refuse(NAME, line, why)
         if label.lower() not in procfs.COUNTERS:
             refuse(NAME, line, f"{label} is not a counter of numastat")
         return label, label.lower(), {}
 
-    def _check_total(self, line: Line, key: str, word: str) -> None:
-        nodes = [n for (row, column), n in self.cells.items() if row == key and column != "Total"]
-        # Each cell is rounded on its own: half a last digit per node, and one for the sum.
-        digit = 0.01 if re.search(r"[.,]\d\d\Z", word) else 1.0
-        if abs(sum(nodes) - self.cells[key, "Total"]) > digit * (len(nodes) + 1) / 2 + 1e-6:
-            refuse(NAME, line, "the Total is not the sum of the nodes")
+    def _add_up(self, line: Line | None, cells: list[float], total: float, what: str) -> None:
+        # Each cell is rounded on its own: half a last digit for each, and for the sum.
+        if abs(sum(cells) - total) > self.digit * (len(cells) + 1) / 2 + 1e-6:
+            refuse(NAME, line, f"{what} is not the sum of its parts")
 
 
 def parse(text: str) -> list[Record]:

@@ -55,16 +55,17 @@ _HEADINGS = ("# Table of individual measurements:", "# Final result:")
 
 
 def parse(text: str) -> list[Record]:
-    """Return the records of one output in any of the formats; ParseError for anything else."""
-    started, body = perf_stat.read(text)
-    if perf_stat.is_json(body):
-        return started + perf_stat.of_program(body, None)
+    """Return the records of an output in any of the formats; ParseError for anything else."""
+    return perf_stat.each_report(text, _report)
+
+
+def _report(body: list[Line]) -> list[Record]:
     rows = [line.text.strip() for line in body]
     headed = any(_HEAD.match(row) or _INTERVAL_HEAD.match(row) for row in rows)
     separator = None if headed else perf_stat.separator_of(body)
-    if separator:
-        return started + perf_stat.of_program(body, separator)
-    return started + _Report(headed).read(body)
+    if separator or perf_stat.is_json(body):
+        return perf_stat.of_program(body, separator)
+    return _Report(headed).read(body)
 
 
 class _Report:
@@ -77,6 +78,8 @@ class _Report:
         self.names: list[str] | None = None  # of its columns
         self.interval = False
         self.threads = False
+        self.group: str | None = None  # the head that metrics stand under
+        self.grouping = {0, 2, 3}  # digits between two marks that all counts so far allow
 
     def read(self, body: list[Line]) -> list[Record]:
         for line in body:
@@ -85,6 +88,11 @@ class _Report:
             refuse(NAME, None, "it holds no counter: perf failed, or it is cut short")
         if self.header is not None:
             refuse(NAME, self.header, "a head of metrics without values: cut short?")
+        kinds = {r["kind"] for r in self.out}
+        # Without -I perf ends with the time elapsed, and tells user before sys.
+        whole = self.interval or "elapsed" in kinds or "target" not in kinds
+        if not whole or len(kinds & {"user", "system"}) == 1:
+            refuse(NAME, None, "the last lines, which tell the time, are missing: cut short?")
         return self.out
 
     def _line(self, line: Line, row: str) -> None:
@@ -203,6 +211,7 @@ class _Report:
         match = _EVENT.match(row)
         if not match:
             refuse(NAME, line, "this is not a count and its event")
+        self.group = None
         unit, event, cgroup = _unit_event(line, match["what"])
         count = match["count"]
         record: Record = {"kind": "event", "event": event, "unit": unit}
@@ -211,7 +220,10 @@ class _Report:
             if not running:
                 fields["running_percent"] = None
         else:
-            record["value"] = _count(line, count)
+            value = record["value"] = self._count(line, count)
+            record["unit"] = unit or perf_stat.clock_unit(event, value)
+            if isinstance(value, float) and not record["unit"]:
+                refuse(NAME, line, f"{count!r}: a plain count has no decimals")
         record.update(fields, **where)
         if cgroup:
             record["cgroup"] = cgroup
@@ -219,44 +231,50 @@ class _Report:
             record["metric_value"], record["metric_unit"] = _comment(line, match["comment"].strip())
         self.out.append(record)
 
+    def _count(self, line: Line, text: str) -> float:
+        """Return a count with a locale's thousands separators.
+
+        perf prints a count with no decimals, with two, or (a clock, before 4.x) with six: a mark
+        that three digits follow separates thousands, and only the last mark can be a decimal one.
+        """
+        sign = -1 if text.startswith("-") else 1
+        parts = re.split(f"([{_GROUP}])", text.lstrip("-"))
+        digits, marks = parts[0::2], parts[1::2]
+        fraction = ""
+        if marks and len(digits[-1]) in (2, 6) and marks[-1] in ".,\u066b":
+            fraction = digits.pop()
+            last = marks.pop()
+            if last in marks:
+                refuse(NAME, line, f"{text!r}: the same mark for thousands and decimals")
+        # Groups have three digits; in India two, above the last three; in some locales all.
+        first, inner = len(digits[0]), {len(group) for group in digits[1:-1]}
+        if len(digits) == 1:
+            allowed = {0, 2, 3} if first < 4 or fraction else {0}
+        elif len(digits[-1]) != 3 or len(set(marks)) > 1 or first > 3:
+            allowed = set()
+        else:
+            allowed = {2, 3} if not inner else inner if len(inner) == 1 else set()
+            allowed -= {2} if first == 3 else set()
+        self.grouping &= allowed
+        if not self.grouping:
+            refuse(NAME, line, f"{text!r} is not a count as perf prints it, or as it did above")
+        whole = int("".join(digits))
+        return sign * float(f"{whole}.{fraction}") if fraction else sign * whole
+
     def _metric(self, line: Line, match: re.Match[str], fields: Record) -> None:
         if not match["comment"]:
             refuse(NAME, line, "a metric without a value")
         value, unit = _comment(line, match["comment"].strip())
-        if match["group"]:
-            fields["group"] = match["group"].strip()
+        self.group = (match["group"] or "").strip() or self.group
+        if self.group:
+            fields["group"] = self.group
         self.out.append(perf_stat.metric(unit.lstrip("% ") or unit, value, unit, fields))
-
-
-def _count(line: Line, text: str) -> float:
-    """Return a count with a locale's thousands separators.
-
-    perf prints a count with no decimals, with two, or (a clock, before 4.x) with six: a mark
-    that three digits follow separates thousands, and only the last mark can be a decimal one.
-    """
-    sign = -1 if text.startswith("-") else 1
-    parts = re.split(f"([{_GROUP}])", text.lstrip("-"))
-    digits, marks = parts[0::2], parts[1::2]
-    if not marks:
-        return sign * int(digits[0])
-    fraction = ""
-    if len(digits[-1]) in (2, 6) and marks[-1] in ".,\u066b":
-        fraction = digits.pop()
-        last = marks.pop()
-        if last in marks:
-            refuse(NAME, line, f"{text!r}: the same mark for thousands and decimals")
-    # Indian locales group by two above the last three digits.
-    grouped = all(len(group) in (2, 3) for group in digits[1:-1])
-    grouped = grouped and (not marks or (len(digits[-1]) == 3 and len(digits[0]) <= 3))
-    if len(set(marks)) > 1 or not grouped:
-        refuse(NAME, line, f"{text!r} is not a count as perf prints it")
-    whole = int("".join(digits))
-    return sign * float(f"{whole}.{fraction}") if fraction else sign * whole
 
 
 def _comment(line: Line, text: str) -> tuple[float | None, str]:
     """Return value and unit of "0.28  insn per cycle", "6.34% of all branches", "2.9 CPI"."""
-    match = re.match(r"(?P<value>[-+]?\d+(?:[.,]\d+)?|[-+]?nan|[-+]?inf)\s*(?P<unit>\S.*)?\Z", text)
+    number = r"(?P<value>[-+]?\d+(?:[.,]\d+)?|[-+]?nan|[-+]?inf)"
+    match = re.match(number + r"\s*(?P<unit>[^\s\d.,].*)?\Z", text)
     if not match or re.search(r"[(\[]", match["unit"] or ""):
         refuse(NAME, line, f"{text!r} is not a metric's value and unit")
     return decimal(line, match["value"]), re.sub(r"\s+", " ", match["unit"] or "")
@@ -269,9 +287,7 @@ def _unit_event(line: Line, what: str) -> tuple[str, str, str | None]:
         return words[1].strip("()"), words[0], None
     if len(words) == 1:
         old = re.fullmatch(r"(task-clock|cpu-clock)-msecs", words[0])
-        if old or re.match(r"(?:task|cpu)-clock(?::\w+)?\Z", words[0]):
-            return "msec", old[1] if old else words[0], None  # what perf 3.x leaves unsaid
-        return "", words[0], None
+        return ("msec", old[1], None) if old else ("", words[0], None)
     unit = words.pop(0) if words[0] in UNITS else ""
     if len(words) > 1 and re.fullmatch(r"\[\w+\]", words[1]):  # event [pmu]
         words[:2] = [" ".join(words[:2])]

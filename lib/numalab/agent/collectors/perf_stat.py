@@ -14,15 +14,19 @@ Records:
   comm-pid), ``cpus`` (their number), ``cgroup``, ``metric_value`` and ``metric_unit`` (the
   comment beside it)
 - ``metric``: a metric of no event of its own (--metric-only): ``name``, ``value`` (null with
-  ``reason``), ``unit``, and the fields above that apply
+  ``reason``), ``unit``, and the fields above that apply; ``group`` is the head that it stands
+  under, with the type of the cores where there are several ("TopdownL1 (cpu_atom)")
+- ``metric_group``: ``name``, such a head
 - ``started``: ``text``
+
+Of several reports in one text (--append) every record has ``run``, from 1.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 from ..contract import Record
 from ..drivers.reading import Line, lines, refuse
@@ -40,31 +44,55 @@ UNITS = {
     "GB/s", "MB/s", "MiB/s", "KiB/s", "unit", "'C", "mC", "degC",
 }  # fmt: skip
 _STARTED = "# started on "
+_CLOCK = re.compile(r"(?:software/)?(?:task|cpu)-clock(?:[:/]\w*)?\Z")
+_HEAD = re.compile(r"\s*Performance counter stats for ")
+_END = re.compile(r"\d seconds (?:time elapsed|user|sys)")
+_JUDGED = ("good", "bad", "less good", "nearly bad", "unknown")  # the last field: a threshold
 
 
-def parse(text: str) -> List[Record]:
-    """Return the records of one output of -x or -j; ParseError for anything else."""
-    started, body = read(text)
-    separator = separator_of(body)
-    if separator is None and not is_json(body):
-        refuse(NAME, body[0], "this is neither perf's CSV nor its JSON")
-    return started + of_program(body, separator)
+def parse(text: str, separator: Optional[str] = None) -> List[Record]:
+    """Return the records of one output of -x or -j; ParseError for anything else.
+
+    Without the ``separator`` of -x it is what the lines show.
+    """
+
+    def read(body: List[Line]) -> List[Record]:
+        found = separator or separator_of(body)
+        if found is None and not is_json(body):
+            refuse(NAME, body[0], "this is neither perf's CSV nor its JSON")
+        return of_program(body, found)
+
+    return each_report(text, read)
 
 
-def read(text: str) -> Tuple[List[Record], List[Line]]:
-    """Return when it was started, and the lines of the report; ParseError when there are none."""
-    rows = [line for line in lines(text, ("perf",)) if line.text.strip()]
-    if not rows:
-        refuse(NAME, None, "it is empty")
-    body = [line for line in rows if not line.text.startswith(_STARTED)]
-    if not body:
-        refuse(NAME, None, "it holds no counter: perf failed, or it is cut short")
-    started: List[Record] = [
-        {"kind": "started", "text": line.text[len(_STARTED) :]}
-        for line in rows
-        if line.text.startswith(_STARTED)
-    ]
-    return started, body
+def each_report(text: str, read: Callable[[List[Line]], List[Record]]) -> List[Record]:
+    """Return what ``read`` makes of every report in a text; ParseError when there is none.
+
+    With --append, or on a terminal, several follow each other: their records have ``run``.
+    """
+    parts: List[List[Line]] = [[]]
+    for line in lines(text, ("perf",)):
+        part = parts[-1]
+        if line.text.startswith(_STARTED):
+            parts.append([line])
+        elif _HEAD.match(line.text) and any(_HEAD.match(other.text) for other in part):
+            # What stands below the last line of a report was printed by the next program.
+            ends = [at for at, other in enumerate(part, 1) if _END.search(other.text)]
+            at = ends[-1] if ends else len(part)
+            parts[-1:] = [part[:at], [*part[at:], line]]
+        elif line.text.strip():
+            part.append(line)
+    reports = [part for part in parts if part]
+    out: List[Record] = []
+    for run, part in enumerate(reports, 1):
+        found: List[Record] = []
+        if part[0].text.startswith(_STARTED):
+            found.append({"kind": "started", "text": part.pop(0).text[len(_STARTED) :]})
+        if not part:
+            refuse(NAME, None, "it holds no counter: perf failed, or it is cut short")
+        found += read(part)
+        out += [{**one, "run": run} for one in found] if len(reports) > 1 else found
+    return out or refuse(NAME, None, "it is empty")
 
 
 def is_json(body: List[Line]) -> bool:
@@ -75,12 +103,27 @@ def is_json(body: List[Line]) -> bool:
 def of_program(body: List[Line], separator: Optional[str]) -> List[Record]:
     """Return the records of a report in JSON, or in CSV with this separator."""
     found = _json(body) if is_json(body) or separator is None else _csv(body, separator)
+    group = None  # a head is of all metrics below it, down to the next event
     for record in found:
-        # perf 6.17 and later print the clocks as they count them, without a unit.
-        clock = record.get("event", "").split(":")[0] in ("task-clock", "cpu-clock")
-        if clock and not record["unit"] and isinstance(record["value"], int):
-            record["unit"] = "ns"
+        if record["kind"] == "event":
+            group = None
+            record["unit"] = record["unit"] or clock_unit(record["event"], record["value"])
+        elif record["kind"] == "metric_group":
+            group = record["name"]
+        elif group:
+            record.setdefault("group", group)
     return found
+
+
+def clock_unit(event: str, value: Optional[float]) -> str:
+    """Return the unit of a count that has none printed: only the two clocks have one.
+
+    perf 6.17 and later print a clock as the kernel counts it, in ns; perf before 4.x printed ms,
+    with decimals.
+    """
+    if value is None or not _CLOCK.match(event):
+        return ""
+    return "ns" if isinstance(value, int) else "msec"
 
 
 def decimal(line: Line, text: str) -> Optional[float]:
@@ -181,14 +224,12 @@ def _csv_row(line: Line, fields: List[str], sep: str) -> Record:
     """Read: prefix, CPUs, count, unit, event, cgroup, variance, run time, share, metric, unit."""
     where = _csv_prefix(line, fields)
     # The number of CPUs stands before the count, or before the empty fields of a metric's row.
-    if where.get("aggregate") and len(fields) > 1 and re.fullmatch(r"\d+", fields[0]):
-        lone_metric = not fields[1] and len([field for field in fields[1:] if field]) <= 2
-        if _is_count(fields[1]) or lone_metric:
-            where["cpus"] = int(fields.pop(0))
-    lone = len(fields) >= 4 and not any(fields[:-2]) and bool(fields[-1])
-    if lone and re.match(r"(?:[-+]?(?:\d|nan|inf)|\Z)", fields[-2]):
-        value = decimal(line, fields[-2]) if fields[-2] else None
-        return metric(fields[-1], value, fields[-1], where)
+    lone = len(fields) > 3 and not fields[1] and re.fullmatch(r"\d*", fields[2])
+    counted = len(fields) > 1 and re.fullmatch(r"\d+", fields[0])
+    if where.get("aggregate") and counted and (lone or _is_count(fields[1])):
+        where["cpus"] = int(fields.pop(0))
+    if len(fields) > 3 and not fields[0]:
+        return _csv_lone(line, fields, where)
     if not fields or not _is_count(fields[0]):
         refuse(NAME, line, "this row has no count where perf prints one")
     count, rest = fields[0], fields[1:]
@@ -205,6 +246,23 @@ def _csv_row(line: Line, fields: List[str], sep: str) -> Record:
             record["running_percent"] = decimal(line, rest[end + 1])
             return {**record, **_csv_comment(line, rest[end + 2 :]), **where}
     return {**record, **_csv_short(line, rest), **where}
+
+
+def _csv_lone(line: Line, fields: List[str], where: Record) -> Record:
+    """Read a row without a count: run time and share (or neither), then a metric or a head."""
+    if fields[-1] in _JUDGED:
+        where["metric_threshold"] = fields.pop()
+    if re.fullmatch(r"\d+", fields[1]) and re.fullmatch(r"\d+[.,]\d\d", fields[2]):
+        where["running_ns"], share = int(fields[1]), decimal(line, fields[2])
+        where["running_percent"], fields = share, [""] + fields[3:]
+        if not any(fields[:-1]) and fields[-1]:
+            return {"kind": "metric_group", "name": fields[-1], **where}
+    value, name = fields[-2], fields[-1]
+    if any(fields[:-2]) or not re.match(r"[A-Za-z%/]", name):
+        refuse(NAME, line, "this row has neither a count nor one metric: cut short?")
+    unit = re.sub(r"\s+", " ", name)
+    number = decimal(line, value) if value else None
+    return metric(unit.lstrip("% ") or unit, number, unit, where)
 
 
 def _csv_short(line: Line, rest: List[str]) -> Record:
@@ -241,8 +299,7 @@ def _csv_name(line: Line, name: List[str], sep: str) -> Record:
 
 def _csv_comment(line: Line, tail: List[str]) -> Record:
     """Return the metric beside an event; its threshold, and fields without a value, are left."""
-    judged = ("good", "bad", "less good", "nearly bad", "unknown")
-    if len(tail) > 2 and any(tail[2:]) and tail[2] not in judged:
+    if len(tail) > 2 and any(tail[2:]) and tail[2] not in _JUDGED:
         refuse(NAME, line, "more fields than perf prints")
     if len(tail) == 1 and tail[0]:
         refuse(NAME, line, "a metric without its unit: cut short?")
@@ -315,7 +372,8 @@ def _json(body: List[Line]) -> List[Record]:
 
 
 def _objects(line: Line, row: str) -> List[Dict[str, Any]]:
-    # Two faults of some perf versions: no comma after the core, and nan, which JSON has not.
+    # Faults of some versions of perf: a comma too many, none after the core, and nan.
+    row = re.sub(r",\s*\}", "}", row)
     row = re.sub(r'("(?:core|cpu)" : "[^"]*")(?=\s*")', r"\1, ", row)
     row = re.sub(r":\s*[-+]?(?:nan|inf)\b", ": null", row)
     decoder = json.JSONDecoder()

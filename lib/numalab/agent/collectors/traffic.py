@@ -70,7 +70,7 @@ def parse(text: str, wanted: Iterable[Event]) -> Tuple[Dict[str, List[Found]], O
     why: Optional[Reason] = None
     for line in text.splitlines():
         try:
-            records = perf_stat.of_program(perf_stat.read(line)[1], perf.SEPARATOR)
+            records = perf_stat.parse(line, perf.SEPARATOR)
         except ParseError:
             continue
         for record in records:

@@ -7,16 +7,20 @@ Bandwidths are in units of 1,000,000 bytes/s, as MLC says itself. Latencies have
 
 Records:
 
-- ``version``: ``text`` ("3.11b"); ``command``: ``text``; ``warning``: ``text``;
-  ``buffer``: ``text``; ``access``: ``text`` (sequential, random or null: the version does not say)
-- ``idle_latency``: ``from`` (node of the CPU), ``to`` (node of the memory), ``value``, ``unit`` ns;
-  without nodes from ``mlc --idle_latency`` (then also ``clocks``)
+- ``version``: ``text`` ("3.11b"); ``command``, ``warning``, ``buffer``, ``pages``: ``text``
+- ``idle_latency``: ``from`` (node of the CPU), ``to`` (node of the memory), ``access``, ``value``,
+  ``unit`` ns; without nodes from ``mlc --idle_latency`` (then also ``clocks``)
 - ``bandwidth``: ``from``, ``to``, ``traffic``, ``value``, ``unit`` MB/s
 - ``peak_bandwidth``, ``max_bandwidth``: ``traffic``, ``value``, ``unit`` MB/s
-- ``loaded_latency``: ``delay``, ``value``, ``unit`` ns, ``bandwidth``, ``bandwidth_unit`` MB/s
+- ``loaded_latency``: ``delay``, ``traffic``, ``access``, ``value``, ``unit`` ns, ``bandwidth``,
+  ``bandwidth_unit`` MB/s
 - ``cache_latency``: ``transfer`` (text), ``writer``, ``reader`` (nodes; null within a socket),
   ``homed`` (writer, reader or null), ``value`` (null with ``reason`` where MLC prints "-"),
   ``unit`` ns
+
+``access`` is random or sequential (what MLC does unless it is told or says otherwise); ``traffic``
+is named as the probe does: reads, 2:1, triad …, or W5 by MLC's number. Of several runs in one text
+every record has ``run``, from 1.
 
 MLC's licence forbids shipping it; the driver uses the user's own copy.
 """
@@ -25,7 +29,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..contract import Cell, Driver, Host, Prepared, Record, Row, Timing, ToolRecord, reason
 from ..errors import Fault
@@ -36,7 +40,7 @@ from .reading import Line, lines, refuse
 
 NAME = "mlc"
 
-_BANNER = re.compile(r"Intel\(R\) Memory Latency Checker\s*-\s*v(\d+\.\d+\w*)\Z")
+_BANNER = re.compile(r"Intel\(R\) Memory Latency Checker\s*-\s*v(\d+\.\d+[\w.-]*)\Z")
 _TITLES = [
     (re.compile(pattern + r"\Z"), section)
     for pattern, section in (
@@ -62,19 +66,30 @@ _ITERATION = re.compile(
     r"\(\s*(?P<ns>\d+\.\d)\s*ns\s*\)\Z"
 )
 _ROW = re.compile(r"(\d+)\s+(\S.*)\Z")
-_HEAD = re.compile(r"(?:Numa node|Socket|Writer Numa Node)\s+(\d+(?:\s+\d+)*)\Z")
+_HEAD = re.compile(r"(?:Numa node|Socket|Writer Numa Node|Writer Socket)\s+(\d+(?:\s+\d+)*)\Z")
 _SAID = re.compile(
     r"(?:Bandwidths are in MB/sec \(1 MB/sec = 1,000,000 Bytes/sec\)"
     r"|Using all the threads from each core if Hyper-threading is enabled"
     r"|Using only one thread from each core if Hyper-threading is enabled"
     r"|Using traffic with the following read-write ratios"
     r"|Will take several minutes to complete as multiple injection rates will be tried to get "
-    r"the best bandwidth|=+|Numa node|Memory node|Reader Numa Node|Inject\s+Latency\s+Bandwidth"
-    r"|Delay\s+\(ns\)\s+MB/sec)\Z"
+    r"the best bandwidth|=+|Numa node(?:\s+Numa node)*|Memory node|Reader (?:Numa Node|Socket)"
+    r"|Inject\s+Latency\s+Bandwidth|Delay\s+\(ns\)\s+MB/sec)\Z"
 )
 _USING = re.compile(r"Using (?:.* traffic type.*|traffic type .*)\Z")
-_BUFFER = re.compile(r"Using buffer size of .*\Z")
-_WARNING = re.compile(r"(?:\*\*\*|WARNING|Warning|NOTE|Note)[:\s].*\Z")
+_REMARKS = [
+    (kind, re.compile(pattern + r"\Z"))
+    for kind, pattern in (
+        ("command", r"Command line parameters:(.*)"),
+        ("buffer", r"(Using buffer size of .*)"),
+        ("pages", r"(Using (?:large|huge|small) pages.*)"),
+        ("warning", r"(?:\*\*\*\s*)?((?:WARNING|Warning|NOTE|Note)[:\s].*)|\*\*\*\s(.*)"),
+    )
+]
+# What is measured where no option asks for others: a table that ends earlier is cut.
+_MIXES = ["reads", "3:1", "2:1", "1:1", "triad"]
+_DELAYS = [0, 2, 8, 15, 50, 100, 200, 300, 400, 500, 700, 1000, 1300, 1700, 2500, 3500, 5000, 9000,
+           20000]  # fmt: skip
 _TRAFFIC_KINDS = {"peak": ("peak_bandwidth", 1), "maximum": ("max_bandwidth", 2)}  # and decimals
 _MEASURED = {
     "idle_latency", "bandwidth", "peak_bandwidth", "max_bandwidth", "loaded_latency",
@@ -92,33 +107,52 @@ class _Reader:
         self.found = 0
         self.columns: List[int] = []
         self.rows: List[int] = []
-        self.traffic: Optional[str] = None
         self.transfer: Dict[str, str] = {}
-        self.labels: Set[str] = set()  # of the traffic measured in this section
+        self.listed: List[Any] = []  # the mixes or delays of this section
+        self.words: List[str] = []  # of the run's command line
+        self.access, self.traffic, self.run = "sequential", "reads", 1
+        self.matrix: Optional[Tuple[List[int], List[int]]] = None  # columns and rows of the first
+        self.rowless: List[int] = []  # nodes without a row in the matrix that was read last
 
-    def open(self, line: Line, section: str) -> None:
+    def begin_run(self) -> None:
         self.close()
-        self.section, self.title, self.found = section, line, 0
-        self.traffic, self.labels = None, set()
+        self.words, self.access, self.matrix, self.rowless = [], "sequential", None, []
+        self.run += 1
 
     def close(self) -> None:
         """Refuse a section that ended before its values."""
         self.close_table()
         if self.section and not self.found:
             refuse(NAME, self.title, "this section has no values: it failed, or is cut short")
-        self.section = ""
+        every: Dict[str, List[Any]] = {"loaded": _DELAYS, "peak": _MIXES, "maximum": _MIXES}
+        whole = every.get(self.section, [])
+        own = any(re.match("-[dg]", word) for word in self.words)
+        if (
+            0 < len(self.listed) < len(whole)
+            and not own
+            and self.listed == whole[: len(self.listed)]
+        ):
+            refuse(NAME, self.title, f"this section ends at {self.listed[-1]}: cut short?")
+        self.section, self.listed = "", []
 
     def close_table(self) -> None:
         if self.columns and not self.rows:
             refuse(NAME, self.title, "the table of this section has no rows: cut short?")
-        # A row may be missing for a node without CPUs; a node without memory has no column.
-        if self.section == "caches" and self.columns and self.rows != self.columns:
-            refuse(NAME, self.title, "the table of cache latencies lacks rows: cut short?")
+        missing = [node for node in self.columns if node not in self.rows]
+        # A node without CPUs has no row, and a number above those with; one without memory no
+        # column.
+        if missing and (self.section == "caches" or min(missing) < max(self.rows)):
+            refuse(NAME, self.title, f"the table lacks the row of node {missing[0]}: cut short?")
+        if self.columns and self.section != "caches":
+            self.rowless = [] if self.matrix else missing
+            self.matrix = self.matrix or (self.columns, self.rows)
+            if self.matrix != (self.columns, self.rows):
+                refuse(NAME, self.title, "the rows are not those of the table above: cut short?")
         self.columns, self.rows = [], []
 
     def add(self, kind: str, value: Optional[float], unit: str, **more: Any) -> None:
         self.found += 1
-        record: Record = {"kind": kind, **more, "value": value, "unit": unit}
+        record: Record = {"kind": kind, **more, "value": value, "unit": unit, "run": self.run}
         if value is None:
             record["reason"] = "MLC measures nothing here"
         self.out.append(record)
@@ -129,9 +163,10 @@ class _Reader:
             return
         match = _ITERATION.match(said)
         if match:
-            self.add("idle_latency", float(match["ns"]), "ns", clocks=float(match["clocks"]))
+            clocks, value = float(match["clocks"]), float(match["ns"])
+            self.add("idle_latency", value, "ns", access=self.access, clocks=clocks)
         elif _USING.match(said):
-            self.traffic = said[len("Using ") :].replace(" traffic type", "")
+            self.traffic = _mix(said[len("Using ") :])
         elif _SAID.match(said):
             return
         elif not self.section:
@@ -148,25 +183,32 @@ class _Reader:
         """Read a line that may stand anywhere and measures nothing."""
         banner = _BANNER.match(said)
         if banner:
-            self.close()
-            self.out.append({"kind": "version", "text": banner[1]})
-        elif said.startswith("Command line parameters:"):
-            self.out.append({"kind": "command", "text": said.split(":", 1)[1].strip()})
-        elif _BUFFER.match(said):
-            self.out.append({"kind": "buffer", "text": said})
-        elif _WARNING.match(said):
-            self.out.append({"kind": "warning", "text": said.lstrip("* ")})
-        else:
-            return False
-        return True
+            if self.out:
+                self.begin_run()
+            self.out.append({"kind": "version", "text": banner[1], "run": self.run})
+            return True
+        for kind, pattern in _REMARKS:
+            match = pattern.match(said)
+            if match:
+                text = (match[1] or match[match.lastindex or 0]).strip()
+                self.out.append({"kind": kind, "text": text, "run": self.run})
+                if kind == "command":
+                    self.words = text.split()
+                if "random access" in text or "-r" in self.words:
+                    self.access = "random"
+                return True
+        return False
 
     def _title(self, line: Line, said: str) -> bool:
         for pattern, section in _TITLES:
             match = pattern.match(said)
             if match:
-                self.open(line, section)
+                self.close()
+                self.section, self.title, self.found, self.rowless = section, line, 0, []
+                asked = [word[1:] for word in self.words if re.fullmatch(r"-W\d+", word)]
+                self.traffic = asked[-1] if asked else "reads"
                 if section == "idle":
-                    self.out.append({"kind": "access", "text": match[1]})
+                    self.access = match[1] or self.access
                 return True
         return False
 
@@ -175,19 +217,23 @@ class _Reader:
         if not match:
             return False
         kind, decimals = _TRAFFIC_KINDS[self.section]
-        if match["label"] in self.labels:
+        mix = _mix(match["label"])
+        if mix in self.listed:
             refuse(NAME, line, f"{match['label']} a second time")
-        self.labels.add(match["label"])
-        value = _number(line, match["value"], decimals)
-        self.add(kind, value, "MB/s", traffic=match["label"])
+        self.listed.append(mix)
+        self.add(kind, _number(line, match["value"], decimals), "MB/s", traffic=mix)
         return True
 
     def _loaded(self, line: Line, said: str) -> bool:
         match = re.fullmatch(r"(\d{5,})\s+(\S+?)\s+(\S+)", said)
         if match:
+            if self.listed and int(match[1]) <= self.listed[-1]:
+                refuse(NAME, line, "the delays do not ascend")
+            self.listed.append(int(match[1]))
             self.add(
                 "loaded_latency", _number(line, match[2], 2), "ns", delay=int(match[1]),
-                traffic=self.traffic, bandwidth=_number(line, match[3]), bandwidth_unit="MB/s",
+                traffic=self.traffic, access=self.access, bandwidth=_number(line, match[3]),
+                bandwidth_unit="MB/s",
             )  # fmt: skip
         return bool(match)
 
@@ -224,11 +270,50 @@ class _Reader:
             if self.section == "caches":
                 self.add("cache_latency", value, "ns", writer=node, reader=other, **self.transfer)
             elif self.section == "idle":
-                self.add("idle_latency", value, "ns", **{"from": node, "to": other})
+                pair = {"from": node, "to": other, "access": self.access}
+                self.add("idle_latency", value, "ns", **pair)
             else:
                 pair = {"from": node, "to": other, "traffic": self.traffic}
                 self.add("bandwidth", value, "MB/s", **pair)
         return True
+
+
+def parse_whole(text: str) -> List[Record]:
+    """As Mlc.parse, for a text of which nothing else says that it is whole.
+
+    A matrix at its end that lacks rows is refused: nodes without CPUs have none, but then another
+    matrix of the same run shows it too.
+    """
+    reader = _read(text)
+    if reader.rowless:
+        why = f"no row of node {reader.rowless[0]} at the end: cut short? If that node has no"
+        refuse(NAME, None, f"{why} CPUs, give the output of mlc without options, which shows it")
+    return reader.out
+
+
+def _read(text: str) -> _Reader:
+    reader = _Reader()
+    for line in lines(text, ("mlc", "mlc_avx512", "mlc_internal")):
+        if line.text.strip():
+            reader.read(line)
+    reader.close()
+    if not any(r["kind"] in _MEASURED for r in reader.out):
+        refuse(NAME, None, "it holds no measurement of MLC's")
+    if reader.run == 1:
+        for record in reader.out:
+            del record["run"]
+    return reader
+
+
+def _mix(said: str) -> str:
+    """Name a mix of traffic as the probe does: reads, 3:1, 2:1, 1:1, triad; else as MLC does."""
+    plain = re.sub(r"\s*traffic type\s*", "", said)
+    if plain in ("ALL Reads", "Read-only"):
+        return "reads"
+    ratio = re.match(r"(\d+:\d+) [Rr]eads?-[Ww]rites?\Z", plain)
+    if ratio:
+        return ratio[1]
+    return "triad" if plain.startswith("Stream-triad") else plain
 
 
 def _number(line: Line, word: str, decimals: int = 1) -> float:
@@ -317,47 +402,49 @@ class Mlc(Driver):
 
     def parse(self, text: str) -> List[Record]:
         """Return the records of every section; ParseError for any line that MLC does not print."""
-        reader = _Reader()
-        for line in lines(text, ("mlc", "mlc_avx512", "mlc_internal")):
-            if line.text.strip():
-                reader.read(line)
-        reader.close()
-        if not any(r["kind"] in _MEASURED for r in reader.out):
-            refuse(NAME, None, "it holds no measurement of MLC's")
-        return reader.out
+        return _read(text).out
 
     def metrics(self, records: Sequence[Record]) -> List[Row]:
-        """Return idle_latency, bandwidth, loaded_latency, cache_latency … of a parsed output."""
+        """Return idle_latency, bandwidth, loaded_latency, cache_latency … of a parsed output.
+
+        Access and traffic are part of the point, so that only what is alike is compared, and so
+        are large pages, random traffic (-U) and, of several, the run.
+        """
         out: List[Row] = []
         for r in records:
-            kind, value = r["kind"], r.get("value")
-            why = reason("tool-said", text=r.get("reason"))
-            at: Dict[str, Any] = {}
-            if kind in ("idle_latency", "bandwidth") and "from" in r:
-                at = {"point": f"{r['from']}-{r['to']}", "x": r["from"], "y": r["to"]}
-            elif kind in ("peak_bandwidth", "max_bandwidth"):
-                at = {"point": _point(r["traffic"])}
-            elif kind == "loaded_latency":
-                at = {"point": f"delay={r['delay']}", "x": r["delay"]}
-            elif kind == "cache_latency":
-                at = {"point": r["transfer"]}
+            if r["kind"] not in _MEASURED:
+                continue
+            mode, at = _mode(r, records), {}
+            place, why = "", reason("tool-said", text=r.get("reason"))
+            if "from" in r:
+                place, at = f"{r['from']}-{r['to']}", {"x": r["from"], "y": r["to"]}
+            elif r["kind"] == "loaded_latency":
+                place, at = f"{r['traffic']} delay={r['delay']}", {"x": r["delay"]}
+                mode.remove(r["traffic"])
+            elif r["kind"] == "cache_latency":
+                place = r["transfer"]
                 if r["writer"] is not None:
-                    place = f" {r['writer']}-{r['reader']} homed in {r['homed']}"
-                    at = {"point": r["transfer"] + place, "x": r["writer"], "y": r["reader"]}
-            if kind in ("idle_latency", "loaded_latency", "cache_latency"):
-                out.append(row(kind, value, "ns", why, **at))
-            elif kind in _MEASURED:
-                out.append(row(kind, None if value is None else value / 1000, "GB/s", why, **at))
-            if kind == "loaded_latency":
+                    place += f" {r['writer']}-{r['reader']} homed in {r['homed']}"
+                    at = {"x": r["writer"], "y": r["reader"]}
+            at["point"] = " ".join([place, *mode] if place else mode)
+            if r["unit"] == "ns":
+                out.append(row(r["kind"], r["value"], "ns", why, **at))
+            else:
+                moved = None if r["value"] is None else r["value"] / 1000
+                out.append(row(r["kind"], moved, "GB/s", why, **at))
+            if r["kind"] == "loaded_latency":
                 out.append(row("loaded_bandwidth", r["bandwidth"] / 1000, "GB/s", **at))
         return out
 
 
-def _point(traffic: str) -> str:
-    """Name a mix of traffic as the probe does: reads, 3:1, 2:1, 1:1, triad."""
-    if traffic == "ALL Reads":
-        return "reads"
-    ratio = re.match(r"(\d+:\d+) Reads?-Writes?\Z", traffic)
-    if ratio:
-        return ratio[1]
-    return "triad" if traffic.startswith("Stream-triad") else traffic
+def _mode(record: Record, records: Sequence[Record]) -> List[str]:
+    """Return how a value was measured, in words of its point."""
+    run = record.get("run")
+    mine = [r for r in records if r.get("run") == run]
+    words = " ".join(r["text"] for r in mine if r["kind"] == "command").split()
+    out = [record[key] for key in ("traffic", "access") if key in record]
+    if "bandwidth" in record["kind"] and "-U" in words:
+        out.append("random")
+    if any(r["kind"] == "pages" for r in mine) or {"-L", "-h"} & set(words):
+        out.append("large pages")
+    return [*out, f"run {run}"] if run else out

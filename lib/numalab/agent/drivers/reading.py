@@ -1,8 +1,8 @@
 """Reading captured terminal output: lines without their harmless surroundings, strict numbers.
 
 What is taken off is only what no tool of ours prints: carriage returns, a byte order mark,
-colour escapes, a quote prefix that every line carries, Markdown fences, shell prompts and the
-echo of the tool's own command line. Everything else is left for the parser to judge.
+colour escapes, a quote prefix that every line carries, Markdown fences, shell prompts, the echo of
+the tool's own command line and what `time` adds. Everything else is left for the parser to judge.
 """
 
 from __future__ import annotations
@@ -16,15 +16,27 @@ from ..errors import ParseError
 __all__ = ["Line", "Record", "lines", "refuse"]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_FENCE = re.compile(r"\s*```\w*\s*\Z")
 _LONGEST = 32_768
 _ENDLESS = re.compile(r"\d{200}")
-# user@host:~$ cmd   [user@host dir]# cmd   bash-5.1$ cmd   (venv) user@host:~$ cmd
-_HOST_PROMPT = re.compile(
-    r"\s*(?:\([\w.-]+\)\s*)?"
-    r"(?:\[?[\w.-]+@[\w.-]+(?:[: ][^\]$#%>]*)?\]?|(?:ba|z|k)?sh-[\d.]+|\[[\w.-]+ [^\]]*\])"
-    r"\s?[$#%>](?:\s.*)?\Z"
+_PROMPTS = (  # each with the command after it
+    # user@host:~$   [user@host dir]#   user@host ~ %   bash-5.1$   (venv) user@host:~>
+    r"(?:\([\w.-]+\)\s*)?(?:\[?[\w.-]+@[\w.-]+(?:[: ][^\]$#%>]*)?\]?|(?:ba|z|k)?sh-[\d.]+"
+    r"|\[[\w.-]+ [^\]]*\])\s?[$#%>](?:\s.*)?",
+    r"[A-Za-z][\w.-]*:[~/]\S* [#>](?:\s.*)?",  # SUSE's root: host:~ #
+    r"[➜❯╭╰].*",  # usual themes of zsh
+    r"[A-Za-z][\w.-]*%",  # zsh: host%
 )
+_TIMED = (  # what time adds below: of bash and ksh, of zsh, of csh, GNU's, GNU's -v
+    r"(?:real|user|sys)\s+(?:\d+m)?\d+[.,]\d+s?",
+    r"\S.* [\d.,]+s user [\d.,]+s system \d+% cpu [\d:.,]+ total",
+    r"[\d.]+u [\d.]+s [\d:.]+ [\d.]+%\s.*",
+    r"[\d.]+user [\d.]+system [\d:.]+elapsed \S+CPU \(.*",
+    r"\d+inputs\+\d+outputs \(.*\)pagefaults \d+swaps",
+    r"(?:Command being timed|User time|System time|Percent of CPU|Elapsed \(wall|Average \w+ "
+    r"|Maximum resident|Major \(|Minor \(|Voluntary context|Involuntary context|Swaps"
+    r"|File system \w+puts|Socket messages|Signals delivered|Page size|Exit status).*: .*",
+)
+_HARMLESS = re.compile(rf"\s*(?:```\w*|{'|'.join(_PROMPTS + _TIMED)})\s*\Z")
 
 
 class Line(NamedTuple):
@@ -45,23 +57,17 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
     rows = [re.sub(r"\A\^C", "", _COLOUR.sub("", row)).rstrip() for row in rows]
     while any(rows) and all(row.lstrip().startswith(">") for row in rows if row):
         rows = [re.sub(r"^\s*> ?", "", row) for row in rows]
-    echo = None
+    harmless = _HARMLESS
     names = "|".join(re.escape(name) for name in commands)
     if names:
         command = rf"(?:\S+=\S* +|sudo +|env +|time +|numactl +-\S+ +)*(?:[\w./~-]*/)?(?:{names})"
-        echo = re.compile(
-            rf"\s*(?:[$#%>] *{command}(?:\s.*)?|[$%>]|{command}(?:\s+(?:-|\||[12]?>).*)?)\Z"
-        )
-
-    def noise(row: str) -> bool:
-        if _FENCE.match(row) or _HOST_PROMPT.match(row):
-            return True
-        return bool(echo and echo.match(row))
-
+        prompted = rf"(?:[A-Za-z][\w.-]*%|[$#%>]) *{command}(?:\s.*)?|[$%>]"
+        alone = rf"{command}(?:\s+(?:-|\||[12]?>).*)?"
+        harmless = re.compile(rf"{_HARMLESS.pattern}|\s*(?:{prompted}|{alone})\Z")
     for n, row in enumerate(rows, 1):
         if len(row) > _LONGEST or _ENDLESS.search(row):
             raise ParseError("captured text", n, row, "no tool prints a line or a number so long")
-    return [Line(n, "" if noise(row) else row) for n, row in enumerate(rows, 1)]
+    return [Line(n, "" if harmless.match(row) else row) for n, row in enumerate(rows, 1)]
 
 
 def refuse(tool: str, line: Optional[Line], why: str) -> NoReturn:

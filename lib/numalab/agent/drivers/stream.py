@@ -10,10 +10,13 @@ Records:
 - ``version``: ``text``
 - ``setup``: ``array_elements``, ``element_bytes``, ``array_bytes``, ``offset``, ``iterations``,
   ``threads_requested``, ``threads_counted`` (null where the output does not say: a serial build)
-- ``kernel``: ``name`` (copy, scale, add, triad), ``value`` (best rate), ``unit`` MB/s,
+- ``kernel``: ``name`` (copy, scale, add, triad), ``value`` (best rate; null with ``reason`` where
+  Fortran's column is too narrow for it and holds asterisks), ``unit`` MB/s,
   ``average_s``, ``minimum_s``, ``maximum_s``
 - ``validation``: ``value`` true, false, or null with ``reason``; ``text``
 - ``warning``: ``text``
+
+Of several runs in one text every record has ``run``, from 1.
 """
 
 from __future__ import annotations
@@ -48,11 +51,12 @@ _HEAD = re.compile(
     r"Function\s+(?:Best Rate MB/s|Rate \(MB/s\))\s+Avg time\s+Min time\s+Max time\Z"
 )
 _KERNEL = re.compile(r"(Copy|Scale|Add|Triad):\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\Z")
-_VERSION = re.compile(r"STREAM version \$Revision: ?([\d.]+) ?\$\Z|STREAM Version ([\w. $:]+)\Z")
+_VERSION = re.compile(r"STREAM [Vv]ersion (?:\$Revision: ?([\d.]+) ?\$|([\w. $:]+))\Z")
 _VALUES = (
     (
         "element_bytes",
-        r"This system uses +(\d+) bytes per (?:array element|DOUBLE PRECISION word)\.",
+        r"(?:This system uses|Assuming) +(\d+) bytes per "
+        r"(?:array element|DOUBLE PRECISION word)\.?",
     ),
     (
         "array_elements",
@@ -69,33 +73,34 @@ _VALUES = (
 _PATTERNS = [(name, re.compile(pattern + r"\Z")) for name, pattern in _VALUES]
 _SAID = re.compile(
     r"(?:-{5,}|Memory per array = .*\(=? ?.*\)\.|Total memory required[ =].*"
-    r"|The \*best\* time for each (?:kernel|test) \(excluding the first iteration\)"
+    r"|(?:(?:but )?only )?[Tt]he \*best[*!] time for each(?: kernel| test)?"
+    r"(?: \(excluding the first iteration\))?(?: is used\.?)?"
     r"|will be used to compute the reported bandwidth\."
-    r"|the \*best\* time for each(?: is used\.?| test is used)?"
-    r"|only the \*best\* time for each is used\."
-    r"|but only the \*best\* time for each(?: test)? is used\.?"
-    r"|\*EXCLUDING\* the first and last iterations"
+    r"|\*EXCLUDING[*!] the first and last iterations"
     r"|Printing one line per active thread\.+"
-    r"|Your clock granularity/precision appears to be -?\d+ microseconds\.?"
-    r"|Your clock granularity appears to be less than one microsecond\."
+    r"|Your clock granularity/precision appears to be\s+-?\d+ microseconds\.?"
+    r"|Your clock granularity appears to be less\s+than one microsecond\.?"
     r"|Each test below will take on the order of -?\d+ microseconds\."
     r"|\(= -?\d+ clock ticks\)|Increase the size of the arrays if this shows that"
     r"|you are not getting at least 20 clock ticks per test\.?"
     r"|WARNING -- The above is only a rough guideline\."
     r"|For best results, please be sure you know the|precision of your system timer\.?"
     r"|Results Comparison:.*|Expected\s*:.*|Observed\s*:.*|Rel Errors on a, b, c:.*"
-    r"|Double precision appears to have \d+ digits of accuracy|Assuming \d+ bytes per DOUBLE"
-    r" PRECISION word|The total memory requirement is\s+\d+ MB|--)\Z"
+    r"|Double precision appears to have\s+\d+ digits of accuracy"
+    r"|The total memory requirement is\s+\d+ MB|--)\Z"
 )
 _VALID = re.compile(r"Solution Validates(?:: avg error less than (\S+) on all three arrays|!)?\Z")
 _FAILED = re.compile(
-    r"(?:Failed Validation on (?:array )?[abc]\[\].*|WEIRD: sizeof\(STREAM_TYPE\) = .*"
+    r"(?:Failed Validation on (?:array )?[abc](?:\[\]|\(\)).*|WEIRD: sizeof\(STREAM_TYPE\) = .*"
     r"|Solution Validation (?:failed|Failure).*|VALIDATION FAILED.*)\Z"
 )
 _FAILED_MORE = re.compile(
-    r"(?:Expected Value: .*|For array [abc]\[\], \d+ errors were found\."
+    r"(?:Expected Value: .*|(?:Target|Computed)\s+Sum of [abc] is =.*"
+    r"|For array [abc]\[\], \d+ errors were found\."
     r"|array [abc]: index: .*|Expected \(.*|\s*AvgAbsErr: .*)\Z"
 )
+
+_LAST = re.compile(rf"Triad:|{_VALID.pattern}|{_FAILED.pattern}|{_FAILED_MORE.pattern}")
 
 
 class _Reader:
@@ -115,8 +120,6 @@ class _Reader:
         said = line.text.strip()
         match = _VERSION.match(said)
         if match:
-            if any(r["kind"] == "version" for r in self.out):
-                refuse(NAME, line, "a second run: give each run's output on its own")
             self.out.append({"kind": "version", "text": (match[1] or match[2]).strip()})
         elif _HEAD.match(said):
             if self.headed:
@@ -170,15 +173,32 @@ class _Reader:
 
 
 def parse(text: str) -> List[Record]:
-    """Return the records of one run; ParseError for a line that STREAM does not print.
+    """Return the records of a text; ParseError for a line that STREAM does not print.
 
     The table of the four kernels must be whole. A missing validation line gives a validation
     whose value is null with its reason: such a result is not valid by the run rules.
     """
-    reader = _Reader()
+    runs: List[List[Line]] = [[]]
+    begun = False
     for line in lines(text, ("stream", "stream.exe", "stream_c.exe", "./stream")):
-        if line.text.strip():
-            reader.read(line)
+        said, run = line.text.strip(), runs[-1]
+        if _VERSION.match(said):
+            if begun:  # some programs print a line or two above their name
+                ends = [at for at, one in enumerate(run, 1) if _LAST.match(one.text.strip())]
+                runs[-1:] = [run[: max(ends, default=0)], run[max(ends, default=0) :]]
+            begun = True
+        if said:
+            runs[-1].append(line)
+    found = [_run(one) for one in runs]
+    if len(found) == 1:
+        return found[0]
+    return [{**record, "run": n} for n, one in enumerate(found, 1) for record in one]
+
+
+def _run(rows: List[Line]) -> List[Record]:
+    reader = _Reader()
+    for line in rows:
+        reader.read(line)
     if len(reader.kernels) != 4:
         refuse(NAME, None, "the table of Copy, Scale, Add and Triad is not complete")
     setup, validation = reader.setup, reader.validation
@@ -193,19 +213,20 @@ def parse(text: str) -> List[Record]:
 def _kernel(line: Line, match: re.Match[str]) -> Record:
     words = match.groups()[1:]
     # 5.10 prints a rate with one decimal and times with six; older versions four and four.
-    forms = {1: 6, 4: 4}
-    decimals = len(words[0].partition(".")[2])
-    shape = rf"\d+\.\d{{{forms.get(decimals, 6)}}}\Z"
-    if decimals not in forms or not re.match(r"\d+\.\d+\Z", words[0]):
+    too_wide = re.fullmatch(r"\*+", words[0])
+    decimals = 4 if too_wide or re.fullmatch(r"\d+\.\d{4}", words[0]) else 6
+    if not too_wide and not re.fullmatch(r"\d+\.\d(?:\d{3})?", words[0]):
         refuse(NAME, line, f"{words[0]!r} is not a rate as STREAM prints it")
     for word in words[1:]:
-        if not re.match(shape, word):
+        if not re.fullmatch(rf"\d*\.\d{{{decimals}}}", word):
             refuse(NAME, line, f"{word!r} is not a time as STREAM prints it")
-    rate, average, minimum, maximum = (float(word) for word in words)
-    if rate <= 0 or not minimum <= maximum:
-        refuse(NAME, line, "a rate that is not above 0, or a shortest time above the longest")
+    average, minimum, maximum = (float(word) for word in words[1:])
+    rate = None if too_wide else float(words[0])
+    if rate == 0 or not minimum <= average <= maximum:
+        refuse(NAME, line, "a rate of 0, or times that are not shortest, average, longest")
+    why = {"reason": "the column is too narrow for the rate"} if too_wide else {}
     return {
-        "kind": "kernel", "name": match[1].lower(), "value": rate, "unit": "MB/s",
+        "kind": "kernel", "name": match[1].lower(), "value": rate, "unit": "MB/s", **why,
         "average_s": average, "minimum_s": minimum, "maximum_s": maximum,
     }  # fmt: skip
 
@@ -280,18 +301,25 @@ class Stream(Driver):
         return parse(text)
 
     def metrics(self, records: Sequence[Record]) -> List[Row]:
-        """Return copy, scale, add and triad (GB/s); None with a reason where not validated."""
-        why = _not_validated(records)
-        return [
-            row(r["name"], None if why else r["value"] / 1000, "GB/s", why)
-            for r in records
-            if r["kind"] == "kernel"
-        ]
+        """Return copy, scale, add and triad (GB/s); None with a reason where not validated.
+
+        Of several runs each is a point.
+        """
+        rows = []
+        wrong = {r.get("run"): _not_validated(r) for r in records if r["kind"] == "validation"}
+        for r in records:
+            if r["kind"] == "kernel":
+                run = r.get("run")
+                why = wrong[run] or reason("tool-said", text=r.get("reason"))
+                value = None if wrong[run] or r["value"] is None else r["value"] / 1000
+                rows.append(row(r["name"], value, "GB/s", why, point=f"run {run}" if run else ""))
+        return rows
 
     def doubts(self, records: Sequence[Record], options: Options) -> List[Reason]:
         """Return what the run rules say: arrays below four times the caches, not validated."""
         caches = options.get("cache_bytes")
-        size = check.first_of(records, "setup")["array_bytes"]
+        sizes = [r["array_bytes"] for r in records if r["kind"] == "setup"]
+        size = None if None in sizes else min(sizes)
         out = []
         if size is None or not caches:
             out.append(reason("llc-unknown", what="array"))
@@ -301,12 +329,11 @@ class Stream(Driver):
         elif options.get("cache_hidden") and size < check.HIDDEN_CACHE:
             why = reason("size-compiled-in")
             out.append(reason("below-hidden-cache", what="array", bytes=size, why=why))
-        wrong = _not_validated(records)
-        return [*out, wrong] if wrong else out
+        wrong = [_not_validated(r) for r in records if r["kind"] == "validation"]
+        return [*out, *(one for one in wrong if one)]
 
 
-def _not_validated(records: Sequence[Record]) -> Optional[Reason]:
-    validation = check.first_of(records, "validation")
+def _not_validated(validation: Record) -> Optional[Reason]:
     if validation["value"] is True:
         return None
     return reason("not-validated", text=validation.get("reason") or validation["text"])

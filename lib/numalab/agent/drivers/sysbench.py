@@ -323,11 +323,14 @@ class _Reader:
     def finish(self) -> List[Record]:
         """Return the records; ParseError where the final report is cut short."""
         out = self.out
-        final = {r["name"] for r in _measured(out) if r["kind"] == "result"}
-        if {"total_time", "total_events"} <= final:
-            if not {"latency_min", "latency_avg", "latency_max"} <= final:
+        final = {r["name"]: r["value"] for r in _measured(out) if r["kind"] == "result"}
+        if {"total_time", "total_events"} <= set(final):
+            if not {"latency_min", "latency_avg", "latency_max"} <= set(final):
                 refuse(NAME, None, "the final report lacks its latencies: cut short?")
-        elif final & {"total_time", "total_events"} or (final and not self.failed):
+            wrong = _contradiction(final, out)
+            if wrong:
+                refuse(NAME, None, f"{wrong}: a number of the final report is damaged")
+        elif set(final) & {"total_time", "total_events"} or (final and not self.failed):
             refuse(NAME, None, "the final report is not complete: cut short?")
         elif not self.failed and not any(r["kind"] == "step" for r in out):
             if not any(r["kind"] in ("report", "result") for r in out):
@@ -335,6 +338,33 @@ class _Reader:
             why = "the output ends before the final report"
             out.append({"kind": "incomplete", "reason": why})
         return out
+
+
+def _contradiction(final: Mapping[str, float], records: Sequence[Record]) -> str:
+    """Return what does not add up in the results of the final report; "" where all does."""
+    parts = [final.get(f"queries_{name}", 0) for name in ("read", "write", "other")]
+    if sum(parts) != final.get("queries_total", sum(parts)):
+        return "the queries performed are not their total"
+    if not final["latency_min"] <= final["latency_avg"] <= final["latency_max"]:
+        return "the average latency is not between the lowest and the highest"
+    # The report of a checkpoint, or a warm-up, takes a part of the time away.
+    parted = any(r.get("name") in ("checkpoints", "warmup") for r in records)
+    seconds = float(final["total_time"])
+    if parted or not seconds:
+        return ""
+    per_second = [(name[: -len("_per_second")], name) for name in final]
+    pairs = [*per_second, ("total_events", "events_per_second"), ("total_events", "throughput"),
+             ("transferred", "transfer_rate")]  # fmt: skip
+    for name, rate in pairs:
+        if name in final and rate in final:
+            told, made = final[rate], final[name] / seconds
+            if abs(made - told) > 0.01 + told * (0.02 + 1e-4 / seconds):
+                return f"{name} in {seconds} s are not {told} a second"
+    threads = next((r["value"] for r in records if r.get("name") == "threads"), None)
+    shares = [r["value"] for r in records if (r["kind"], r.get("name")) == ("fairness", "events")]
+    if threads and shares and abs(threads * shares[-1] / (final["total_events"] or 1) - 1) > 1e-3:
+        return f"{threads} threads with {shares[-1]} events each are not all events"
+    return ""
 
 
 def parse(text: str) -> List[Record]:

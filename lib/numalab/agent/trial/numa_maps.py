@@ -63,7 +63,10 @@ class Mapping:
 def parse(text: str) -> List[Record]:
     """Return the records of a captured text; ParseError for a line that is no mapping."""
     records: List[Record] = []
-    for one in mappings([line.text for line in captured_lines(text, ("cat", "numa_maps"))]):
+    rows = [line.text for line in captured_lines(text, ("cat", "numa_maps"))]
+    found = list(mappings(rows))
+    _refuse_cut_paths(found, rows, whole=text.endswith("\n"))
+    for one in found:
         size, pages = one.page_bytes, one.pages
         unsized = {"reason": _NO_SIZE} if pages and size is None else {}
         plain = {name: value for name, value in vars(one).items() if name != "counters"}
@@ -79,6 +82,24 @@ def parse(text: str) -> List[Record]:
     if not records:
         raise ParseError("numa_maps", 0, "", "it holds no mapping")
     return records
+
+
+def _refuse_cut_paths(found: Sequence[Mapping], rows: Sequence[str], whole: bool) -> None:
+    """Refuse a path that was cut: nothing follows it, as in a line of a file without pages.
+
+    It is cut where the text ends with it, without an end of line, and where the same file's next
+    or previous mapping has more of it.
+    """
+    for at, one in enumerate(found):
+        if not one.file or one.pages or one.counters:
+            continue
+        near = [other.file for other in (*found[max(0, at - 1) : at], *found[at + 1 : at + 2])]
+        if (at == len(found) - 1 and not whole) or any(
+            path and path.startswith(one.file) and path[len(one.file) :] not in ("", " (deleted)")
+            for path in near
+        ):
+            number, row = next((n, r) for n, r in enumerate(rows, 1) if one.address in r[:17])
+            raise ParseError("numa_maps", number, row, "the line is cut within its path")
 
 
 def mappings(lines: Sequence[str]) -> Iterator[Mapping]:
