@@ -9,12 +9,11 @@ import pytest
 
 import frames
 import sysfs_tree
-from numalab.agent.contract import Case, Measure, ToolRecord
+from numalab.agent.contract import Case, Measure, ToolRecord, reason
 from numalab.agent.host import state, topology
 from numalab.analysis import claims
 from numalab.show import article
 from numalab.show.charts import matrix, placement, style
-from numalab.show.view import Text
 from test_charts import assert_publishable
 
 MACHINES = {
@@ -88,13 +87,11 @@ def test_machines_come_first_and_emulated_hosts_are_marked(three):
         "real", "two (counted)", "sixteen (counted)",
     ]  # fmt: skip
     assert "10, 20, 40" in rows[2]
-    assert "on real, two (counted) and sixteen (counted)" in three.summary()
 
 
-def test_settings_and_nodes_stand_side_by_side(three):
+def test_settings_stand_side_by_side(three):
     assert columns(three.settings()) == ["setting", "real", "two (counted)", "sixteen (counted)"]
     assert "- kernel command line of two: `root=/dev/vda1 quiet`" in three.settings()
-    assert "host" in columns(three.nodes()) and len(str(three.nodes()).splitlines()) == 2 + 19
 
 
 def test_claims_are_pivoted_by_host_with_the_figures_elsewhere(three, monkeypatch):
@@ -111,31 +108,32 @@ def test_claims_are_pivoted_by_host_with_the_figures_elsewhere(three, monkeypatc
         ],
     )
     table = three.claims()
-    assert columns(table) == ["claim", "real", "two (counted)", "sixteen (counted)"]
+    assert columns(table) == ["claim", "real", "two (counted)", "sixteen (counted)", "source"]
     assert len([line for line in str(table).splitlines() if line.startswith("|")]) == 3
-    assert "not testable here | **supported** | **supported**" in table
+    assert "not testable | ● supported | ● supported" in table
     details = three.claim_details()
     assert "- two (counted) and sixteen (counted): supported: 3 %" in details
     assert "one node" not in details
-    assert "claim spills on real: one node" in three.not_tested()
-    assert "1 claim, judged on 3 hosts" in three.summary()
+    assert "It" not in three.untested()
+    assert three.verdict("spills") == "**supported** on two (counted) and sixteen (counted)"
+    assert three.verdict("nothing-of-it") is None
+    assert three.counts()["decided"] == 1 and three.counts()["hosts"] == 3
+    monkeypatch.setattr(
+        article.Article, "_verdicts", lambda self: [verdict("real", claims.NOT_TESTABLE, "no")]
+    )
+    assert three.claims() == "" and three.verdict("spills") is None
+    assert "It \\| spills (real: no)" in three.untested()
 
 
-def test_times_of_emulated_hosts_are_left_out_where_a_machine_was_measured(three):
+def test_times_of_emulated_hosts_are_left_out(three, tmp_path):
     table = three.stream.table("triad")
     assert columns(table)[0] == "host"
     assert "| real |" in table and "| two" not in table
-    assert "Left out: two and sixteen (emulated: times mean nothing)." in table
-    sheet = three.stream.chart("triad")
-    assert isinstance(sheet, style.Picture)
-    assert "Left out: two and sixteen" in sheet.figure.legends[-1].get_title().get_text()
-
-
-def test_where_there_is_no_machine_emulated_hosts_are_shown_and_marked(tmp_path):
-    only = article.Article([stream(tmp_path, "two"), stream(tmp_path, "sixteen")])
-    table = only.stream.table("triad")
-    assert "| two (counted) |" in table and "| sixteen (counted) |" in table
-    assert "Left out" not in table
+    assert isinstance(three.stream.chart("triad"), style.Picture)
+    only = article.Article([stream(tmp_path / "more", "two")])
+    assert only.stream.table("triad") == "" and only.stream.chart("triad") == ""
+    assert only.stream.headed("## Bandwidth", only.stream.chart("triad")) == ""
+    assert only.findings() == ""
 
 
 def test_one_host_looks_as_it_did(tmp_path):
@@ -143,9 +141,7 @@ def test_one_host_looks_as_it_did(tmp_path):
     assert columns(alone.stream.table("triad"))[0] == "binding"
     assert isinstance(alone.stream.chart("triad"), style.Picture)
     assert isinstance(alone.stream.matrix("triad"), style.Picture)
-    assert columns(alone.nodes())[0] == "node"
     assert columns(alone.settings()) == ["setting", "value"]
-    assert isinstance(alone.distances(), Text)
 
 
 def test_matrices_are_small_multiples_with_the_emulated_ones_marked(three, monkeypatch):
@@ -154,8 +150,8 @@ def test_matrices_are_small_multiples_with_the_emulated_ones_marked(three, monke
         matrix, "matrices", lambda panels, *words: drawn.update(panels=panels, words=words)
     )
     three.stream.matrix("triad")
-    assert [panel.host for panel in drawn["panels"]] == ["real", "two", "sixteen"]
-    assert [panel.badge for panel in drawn["panels"]] == ["measured", "counted", "counted"]
+    assert [panel.host for panel in drawn["panels"]] == ["real"]
+    assert [panel.badge for panel in drawn["panels"]] == ["measured"]
     assert drawn["words"][:2] == ("Triad", "GB/s")
 
 
@@ -176,19 +172,100 @@ def test_shares_are_compared_case_by_case(three, monkeypatch):
     assert re.search(r"the full case \| 3.0% \| – \|", str(table))
 
 
-def test_counts_are_told_as_multiples_of_the_first_case(tmp_path):
-    run = page_cache(
-        tmp_path, "two", {"empty": 1000.0, "full": 3000.0}, "minor_faults", "count"
-    )
-    table = article.Article([run]).page_cache.by_case("minor_faults")
-    assert re.search(r"the full case \| .*\(×(2\.9|3\.0)", str(table))
-    assert "×" not in str(table).splitlines()[2]
+def test_a_count_is_compared_with_the_case_that_answers_the_question(tmp_path):
+    """Huge pages lost: as many faults as ever, and hundreds of times those of huge pages."""
+    faults = {"empty": 126_000.0, "huge": 250.0, "full-huge": 124_000.0}
+    run = page_cache(tmp_path, "two", faults, "minor_faults", "count")
+    table = article.Article([run]).page_cache.by_case("minor_faults", {"full-huge": "huge"})
+    rows = str(table).splitlines()
+    assert re.search(r"the full-huge case \|.*\(×(49\d|50\d) of: the huge case\)", rows[4])
+    assert "×" not in rows[2] and "×" not in rows[3]
 
 
-def test_what_was_not_run_is_said(three):
-    assert "`numalab run placement`" in three.placement.shares("home_share")
-    assert "`numalab run placement`" in three.placement.by_case("uneven_share")
-    assert "No trial measured nothing of it" in three.page_cache.shares("nothing_of_it")
+def test_what_was_not_run_takes_no_place(three):
+    assert three.placement.shares("home_share") == "" == three.placement.by_case("uneven_share")
+    assert three.page_cache.shares("nothing_of_it") == ""
+    assert three.placement.headed("## Policies", three.placement.shares("home_share")) == ""
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def instances(tmp_path, second, control=0.0):
+    """Two servers under two layouts; ``second`` is the ratio of the second, ``control`` of A/A."""
+    rows, cells = [], []
+    for point, ratio in (("instance 1", 1.3), ("instance 2", second)):
+        cells = [
+            frames.Cell("unbound", 100.0, role="baseline"),
+            frames.Cell("unbound/control", 100.0 * (1 + control), "unbound", role="control"),
+            frames.Cell("local:0", 100.0 * ratio, "unbound"),
+        ]
+        rows.append(
+            frames.measurements(
+                cells, metric="cpu_per_query", unit="us", point=point, seed=len(rows)
+            )
+        )
+    return run_of(
+        tmp_path, "real", "mysql-instances", pl.concat(rows), cells, tool="mysql",
+        measure={"cpu_per_query": Measure("us", "lower")},
+    )  # fmt: skip
+
+
+def test_a_finding_of_several_points_tells_each_that_differs(tmp_path):
+    said = article.Article([instances(tmp_path, 1.0)]).findings().splitlines()
+    assert len(said) == 2
+    assert "instance 1" in said[0] and "+30 %" in said[0]
+    assert "instance 2" in said[1] and "no binding differs" in said[1]
+
+
+def test_what_is_nought_is_not_dropped_from_what_differs_most(tmp_path):
+    run = page_cache(tmp_path, "two", {"empty": 0.97, "dropped": 0.4, "full": 0.0})
+    (said,) = article.Article([run]).findings().splitlines()
+    assert "0% (" in said and "(counted)" in said and "97% (" in said
+
+
+def test_a_run_that_drifted_says_so_where_its_figures_stand_and_decides_nothing(tmp_path):
+    run = instances(tmp_path, 1.3, control=0.06)
+    told = article.Article([run])
+    assert "the run drifted" in told.findings() and "differs most" not in told.findings()
+    note = told.mysql_instances.reservations()
+    assert "differs from itself" in note and "no verdict and no recommendation" in note
+    table = told.mysql_instances.table("cpu_per_query", "instance 1")
+    heading = told.mysql_instances.headed("## Servers", table)
+    assert heading.startswith("## Servers") and "the run drifted" in heading
+
+
+def test_what_spoils_a_section_stands_in_it(tmp_path):
+    run = instances(tmp_path, 1.3)
+    note = reason("client-shares-cpus")
+    cells = tuple(replace(cell, notes=(note,)) for cell in run.plan.cells)
+    run.manifest.__dict__["plan"] = replace(run.plan, cells=cells)
+    said = article.Article([run]).mysql_instances.reservations()
+    assert said.count(str(note)) == 1 and said.startswith(">")
+
+
+def test_prose_that_lacks_a_number_is_left_out(three):
+    text = """
+    ## A heading
+
+    It was $much.
+
+    ## Another
+
+    It was $absent, @fig-a.
+    """
+    assert three.say(text, much="3 %", absent=None) == "## A heading\n\nIt was 3 %."
+    assert three.say(text, much=None, absent=None) == ""
+    assert three.say("## Only a heading") == "## Only a heading"
+
+
+def test_numbers_for_prose_span_the_hosts_of_one_kind_of_evidence(three):
+    assert three.value("page-cache", "home_share", "cpus-only/full") == "3%"
+    assert three.value("page-cache", "home_share", "cpus-only/empty") in ("98% to 99%", "99%", "99% to 100%")
+    assert three.value("page-cache", "home_share", "cpus-only/nothing") is None
+    assert three.value("stream", "triad", "remote", "local") == "0.649"  # of the machine alone
+    assert three.value("placement", "home_share", "local/local") is None
+    assert "counted</span>" in three.on("page-cache") and three.on("placement") is None
 
 
 def test_an_attribute_is_an_experiment_or_an_error(three):
@@ -210,7 +287,7 @@ def test_a_label_from_a_stranger_is_shown_as_text(tmp_path):
     run.manifest.__dict__["plan"] = replace(run.plan, cells=cells)
     run.__dict__["measurements"] = run.measurements.with_columns(label=pl.lit(evil))
     told = article.Article([run])
-    pages = [told.summary(), told.not_tested(), told.stream.table("triad"), told.confidence(),
+    pages = [told.findings(), told.untested(), told.stream.table("triad"), told.confidence(),
              told.views[0].plan(), told.stream.chart("triad").svg()]  # fmt: skip
     for page in pages:
         assert "<script>" not in page and "\x1b" not in page

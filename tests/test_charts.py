@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -22,7 +23,7 @@ from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.analysis import evidence, judge
 from numalab.show import badge, tables
-from numalab.show.charts import curves, matrix, reference, style
+from numalab.show.charts import curves, matrix, placement, style
 from numalab.show.charts.bindings import bindings_figure
 from numalab.show.charts.frames import to_pandas
 from numalab.show.charts.topology import topology_figure
@@ -182,6 +183,31 @@ def test_a_picture_shows_itself_in_a_notebook_as_svg():
     bundle = style.Picture(1.0, lambda figure: None)._repr_mimebundle_()
     assert list(bundle) == ["image/svg+xml"]
     assert bundle["image/svg+xml"].lstrip().startswith("<?xml")
+
+
+def test_text_is_text_as_long_in_any_font_and_the_picture_has_a_title_and_the_pages_width():
+    narrow = style.Picture(1.0, lambda figure: style.title(figure, "A <title> & more"), 3.0)
+    svg = narrow.svg()
+    assert "<title>A &lt;title&gt; &amp; more</title>" in svg
+    words = re.search(r"<text [^>]*>A &lt;title&gt; &amp; more<", svg)[0]
+    assert "Verdana" in words and float(re.search(r'textLength="([\d.]+)"', words)[1]) > 50
+    width = re.search(r'width="([\d.]+)pt" height="[\d.]+pt" viewBox="0 0 ([\d.]+) ', svg)
+    assert width[1] == width[2] == f"{style.WIDTH * 72:g}"
+
+
+def test_an_even_share_is_marked():
+    frame = pl.DataFrame(
+        [
+            {"case": "spread", "host": "h", "value": 0.6, "low": 0.6, "high": 0.6, "even": 0.25},
+            {"case": "here", "host": "h", "value": 1.0, "low": 1.0, "high": 1.0, "even": None},
+        ]
+    )
+    figure = placement.cases(frame, "Shares", {"h": "measured"})
+    marks = [line for line in figure.figure.findobj(Line2D) if line.get_gid() == "even"]
+    assert [list(line.get_xdata()) for line in marks] == [[0.25, 0.25]]
+    assert "an even share, 1/4" in [
+        text.get_text() for legend in figure.figure.legends for text in legend.get_texts()
+    ]
 
 
 def test_an_emulated_host_is_marked_across_the_picture():
@@ -604,65 +630,6 @@ def test_the_running_order_shows_drift_against_each_cells_own_median():
     assert "block, trials in running order" in texts(figure)
     assert_publishable(figure)
     assert_no_overlap(figure)
-
-
-# ---------------------------------------------------------------- beside published machines
-
-
-PUBLISHED = pl.DataFrame(
-    {
-        "host": ["m", "m", "m", "m", "d", "d", "d"],
-        "cpu": ["Machine M"] * 4 + ["Machine D"] * 3,
-        "experiment": ["idle-latency"] * 6 + ["stream"],
-        "binding": ["cpu0-mem0", "cpu0-mem1", "cpu1-mem0", "cpu1-mem1", "cpu0-mem0", "cpu0-mem1",
-                    "interleave"],
-        "metric": ["latency"] * 6 + ["bandwidth"],
-        "value": [85.0, 136.3, 137.2, 84.2, 82.0, 134.0, 60.7],
-        "unit": ["ns"] * 6 + ["GB/s"],
-        "quality": ["exact"] * 4 + ["report template"] * 3,
-        "note": ["Intel MLC 3.9; a remark"] * 4 + ["no tool here"] * 3,
-    }
-)  # fmt: skip
-
-
-def test_published_machines_carry_their_tool_their_doubt_and_their_own_ratio():
-    here = measurements(two_nodes(90.0, 180.0), metric="idle_latency", unit="ns", noise=0.0)
-    figure = reference.beside_published(here, PUBLISHED)
-    said = "\n".join(texts(figure)).splitlines()
-    assert "Intel MLC 3.9: published, exact" in said
-    assert "tool not stated: published, doubtful (report template)" in said
-    assert "probe 1: measured, placement verified" in said
-    ratios = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
-    # Each remote figure over the local one of the same CPUs; the STREAM row has no pair.
-    assert ratios == ["2.00", "1.60 to 1.63", "1.63", "–"]
-    latency = figure.figure.axes[0]
-    open_points = [
-        line for line in latency.lines
-        if (line.get_gid() or "").startswith("point") and line.get_markerfacecolor() == "white"
-    ]  # fmt: skip
-    assert sorted(line.get_xdata()[0] for line in open_points) == [82.0, 134.0]
-    assert latency.get_xlim()[0] == 0
-    assert any("(ns)" in text for text in said) and any("(GB/s)" in text for text in said)
-    assert_publishable(figure)
-    assert_no_overlap(figure)
-
-
-def test_two_tools_on_one_host_are_two_rows_and_no_ratio_joins_them():
-    cells = [Cell("local:0", 90.0, role="baseline"), Cell("remote:0-1", 180.0, "local:0")]
-    one = measurements(cells[:1], metric="idle_latency", unit="ns", tool="mlc")
-    two = measurements(cells[1:], metric="idle_latency", unit="ns", tool="probe")
-    figure = reference.beside_published(pl.concat([one, two]), PUBLISHED.clear())
-    ratios = [text.get_text() for text in figure.figure.findobj(Text) if text.get_gid() == "ratio"]
-    assert ratios == ["–", "–"]
-
-
-def test_a_host_without_any_figure_leaves_the_published_ones():
-    empty = measurements(two_nodes(), blocks=1).clear()
-    figure = reference.beside_published(empty, PUBLISHED)
-    said = "\n".join(texts(figure)).splitlines()
-    assert "Machine M" in said and "not measured" not in said
-    with pytest.raises(Fault, match="neither"):
-        reference.beside_published(empty, PUBLISHED.clear())
 
 
 # ---------------------------------------------------------------- numbers and tables

@@ -64,7 +64,7 @@ def test_every_binding_has_a_curve_over_the_client_threads_best_on_top():
     assert len(offsets(figure, "trials")) == 4 * 4 * 6
     assert_publishable(figure)
     assert_no_overlap(figure)
-    assert "no curve" in notebook.View(run).against(QPS, "tables")
+    assert "Too little for a curve" in notebook.View(run).against(QPS, "tables")
 
 
 def test_curves_of_one_family_have_colours_of_their_own():
@@ -87,7 +87,7 @@ def test_the_core_curves_show_where_one_node_is_full():
     assert "one node is full" in texts(figure)
     assert_publishable(figure)
     small = mysql_frames.run(cells[:2])
-    assert "one number of cores" in notebook.View(small).cores(QPS)
+    assert "Too little for a curve" in notebook.View(small).cores(QPS)
 
 
 def seconds(run, shape):
@@ -231,12 +231,15 @@ def test_the_article_recommends_per_host_and_stands_beside_the_study():
     run = mysql_frames.run(mysql_frames.published_cells())
     made = article.Article([run])
     said = made.recommendations()
-    assert said.startswith("**mysql-binding, a**: **Use local 0 ") and "NUMAPolicy=bind" in said
+    assert said.startswith("**mysql-binding, a.** **Bind it: local 0, +")
+    assert "NUMAPolicy=bind" in said
     figure = made.server()
     assert "a (this study)" in texts(figure)
-    table = made.published_table("mysql-point-select", "mysql-instances")
-    assert "ipc" in table and "0.14" in table and "the same QPS" in table
-    assert "idle-latency" not in table
+    table = made.published_table("mysql-point-select")
+    assert "| cpus 0-15,32-47 | ≈ 270,000 | ≈ 0.580 | 0.420 |" in str(table)
+    assert "0.0400" in made.published_table("mysql-instances")
+    assert made.quoted("mysql-point-select", "qps", "cpus 0-15,32-47", "cpus 0-31") == "2.25"
+    assert made.quoted("mysql-point-select", "qps", "cpus 0-99") is None
 
 
 def test_an_emulated_hosts_throughput_stands_beside_nothing():

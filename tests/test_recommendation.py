@@ -29,9 +29,9 @@ def test_the_best_binding_is_recommended_with_its_gain_its_cost_and_what_equals_
     found = recommendation.of(mysql_frames.run(mysql_frames.published_cells()))
     assert found.cell == "local:0"
     assert "270," in found.says or "269," in found.says or "271," in found.says
-    gain = float(re.search(r"Use local 0 ([\d.]+) \[", found.says).group(1))
-    assert gain == pytest.approx(270 / 80, rel=0.02)
-    assert "all 7 bindings" in found.says and "A/A control" in found.says
+    gain = float(re.search(r"Bind it: local 0, \+(\d+) % \[\+", found.says).group(1))
+    assert gain == pytest.approx(100 * (270 / 80 - 1), rel=0.02)
+    assert "all 7 bindings" in found.says and "(A/A)" in found.says
     assert any("32 of 64 hardware threads" in cost for cost in found.costs)
     assert any("node 0 (192 GiB" in cost and "killed" in cost for cost in found.costs)
     assert len(found.alike) == 1 and found.alike[0].startswith("cpus-only 0")
@@ -41,8 +41,8 @@ def test_the_best_binding_is_recommended_with_its_gain_its_cost_and_what_equals_
 def test_where_nothing_differs_nothing_is_recommended(difference):
     found = recommendation.of(even(difference))
     assert found.cell is None and found.paste == []
-    assert "No binding can be told from the default here" in found.says
-    assert re.search(r"\d \[\d", found.says) and "A/A control" in found.says
+    assert "No binding can be told from the default (unbound) here" in found.says
+    assert re.search(r"[+-][\d.]+ % \[-", found.says) and "(A/A)" in found.says
 
 
 def test_a_host_where_every_binding_loses_says_so():
@@ -134,7 +134,14 @@ def test_lower_is_better_turns_everything_round():
     measure = {"latency_p99": Measure("ms", "lower")}
     found = recommendation.of(mysql_frames.run(mysql_frames.published_cells(), measure=measure))
     assert found.cell in ("local:0", "cpus-only:0") and "lower is better" in found.says
-    assert re.search(r"Use [a-z ]+-?\w* 0 0\.\d", found.says)
+    assert re.search(r"Bind it: [a-z ]+-?\w* 0, -\d+ % \[-", found.says)
+
+
+@pytest.mark.parametrize(("better", "word"), [("higher", "Best"), ("lower", "Nearest")])
+def test_what_is_worse_than_the_default_is_never_called_best(better, word):
+    found = recommendation.of(even(1.004, measure={"queries_per_second": Measure("1/s", better)}))
+    assert found.cell is None and f"{word}" in found.says
+    assert ("Best" in found.says) == (word == "Best")
 
 
 def test_the_other_loads_are_told_too():

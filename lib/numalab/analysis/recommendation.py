@@ -79,18 +79,22 @@ def of(run: Run) -> Recommendation:
         return Recommendation(None, refused)
     usable = [cell for cell in others if effects[cell.id].decided]
     best = max(usable, key=lambda cell: headline.sign * (effects[cell.id].ratio or 0))
-    figures = f"{_words(best, effects[best.id])} times the {headline.words} of {default.label}"
+    figures = f"{_words(best, effects[best.id])} {headline.words}"
     ground = f"{headline.control_words()}, {effects[best.id].n} blocks{_together(len(others))}"
+    better = f"{headline.better} is better"
     if not headline.gains(effects[best.id]):
-        text = "No binding can be told from the default here. The best is "
+        text = f"No binding can be told from the default ({default.label}) here"
         if all(headline.loses(effects[cell.id]) for cell in usable):
-            text = "No binding does better than the default here: each does worse. The best is "
-        return Recommendation(None, f"{text}{figures}; {ground}.")
+            text = (
+                f"No binding does better than the default ({default.label}) here: each does worse"
+            )
+        nearest = "Best" if effects[best.id].log * headline.sign > 0 else "Nearest to it"
+        return Recommendation(None, f"{text}. {nearest}: {figures} ({better}); {ground}.")
     mean, base = (tables.number(headline.mean(cell)) for cell in (best, default))
     return Recommendation(
         best.id,
-        f"Use {figures} ({mean} against {base} {headline.unit}; {headline.better} is better); "
-        f"{ground}.",
+        f"Bind it: {figures} against the default ({default.label}): {mean} against {base} "
+        f"{headline.unit}, {better}; {ground}.",
         list(_costs(run, headline, best, default)),
         [
             _words(cell, effects[cell.id])
@@ -126,8 +130,8 @@ class _Headline:
 
     def control_words(self) -> str:
         control = next(one for one in self.judge.controls.values() if one.low is not None)
-        shown = tables.interval(control.ratio, control.low, control.high)
-        return f"the A/A control shows {shown} where nothing differs"
+        shown = tables.change(control.ratio, control.low, control.high)
+        return f"the same binding measured twice (A/A) differs by {shown}"
 
 
 def _refused(run: Run, headline: _Headline, default: Cell, effects: Sequence[Effect]) -> str | None:
@@ -158,7 +162,7 @@ def _refused(run: Run, headline: _Headline, default: Cell, effects: Sequence[Eff
 
 
 def _words(cell: Cell, effect: Effect) -> str:
-    return f"{cell.label} {tables.interval(effect.ratio, effect.low, effect.high)}"
+    return f"{cell.label}, {tables.change(effect.ratio, effect.low, effect.high)}"
 
 
 def _together(tried: int) -> str:

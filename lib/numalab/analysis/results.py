@@ -597,6 +597,27 @@ def _memory_seen(cells: Sequence[Cell], proofs: Mapping[str, Sequence[Proof]]) -
     return ", ".join(f"node {n}: {_range([shares.get(n, 0.0) for shares in looks])}" for n in nodes)
 
 
+def proven(run: Run) -> pl.DataFrame:
+    """Return where each cell's memory was found, a row per trial and node; as measurement rows.
+
+    The metric ``placed`` in shares of 1, of the last look at each trial; points "node N".
+    """
+    rows = []
+    for trial in run.trials:
+        last = {proof.cell or trial.cell: proof for proof in _proofs(run, trial)}
+        for cell, proof in last.items():
+            for node, share in proof.memory.shares.items():
+                rows.append(
+                    {
+                        "metric": "placed", "unit": "share", "cell": cell, "block": trial.block,
+                        "label": run.cells[cell].label, "role": run.cells[cell].role,
+                        "cpu_nodes": run.cells[cell].cpu_nodes, "point": f"node {node}",
+                        "value": share, "grade": trial.grade, "reason": None,
+                    }
+                )  # fmt: skip
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
 def _proofs(run: Run, trial: TrialRecord) -> list[Proof]:
     """The proofs of a trial's placement, as they were recorded."""
     if "proof" not in trial.raw:

@@ -32,6 +32,34 @@ def find_quarto() -> str | None:
     return shutil.which("quarto") or shutil.which("quarto", path=str(Path(sys.executable).parent))
 
 
+def checked(engine: str) -> str | None:
+    """Return Quarto's path where this engine may use it; Fault for one that is not there."""
+    if engine not in ("auto", "quarto", "nbconvert"):
+        raise Fault(f"there is no engine {engine!r}", "it is auto, quarto or nbconvert")
+    quarto = find_quarto() if engine != "nbconvert" else None
+    if engine == "quarto" and not quarto:
+        raise Fault("Quarto is not installed", "install it, or use --engine nbconvert")
+    return quarto
+
+
+def by(engine: str, folder: Path, say: Callable[[str], None]) -> Path:
+    """Render a Quarto project by "quarto", "nbconvert" or "auto", and say by which of them."""
+    quarto, why = checked(engine), "Quarto is not installed"
+    if quarto:
+        try:
+            return by_quarto(quarto, folder, say)
+        except Fault as fault:
+            if engine == "quarto":
+                raise
+            say(fault.what)
+            why = "Quarto failed"
+    page = by_nbconvert(folder)
+    because = "" if engine == "nbconvert" else f", for {why} (with Quarto there is a PDF too)"
+    say(f"rendered by nbconvert{because}")
+    say(f"article: {page}")
+    return page
+
+
 def by_quarto(quarto: str, folder: Path, say: Callable[[str], None]) -> Path:
     """Render a Quarto project; return the article's page. Fault when Quarto fails or hangs."""
     status, errors = _bounded([quarto, "render", str(folder)])
@@ -91,7 +119,8 @@ def by_nbconvert(folder: Path) -> Path:
         links.append(f'<li><a href="{path.stem}.html">{name}</a> ({path.stem})</li>')
     book = nbformat.read(folder / "index.ipynb", as_version=4)
     front = yaml.safe_load(book.cells.pop(0).source.strip().strip("-"))
-    name, *below = (escape(str(front[key])) for key in ("title", "subtitle", "author"))
+    known = [key for key in ("title", "subtitle", "author", "date", "abstract") if key in front]
+    name, *below = (escape(str(front[key])) for key in known)
     head = f"<header><h1>{name}</h1>{''.join(f'<p>{line}</p>' for line in below)}</header>"
     foot = f"<footer><h2>Notebooks</h2><ul>{''.join(links)}</ul></footer>"
     page = target / "index.html"
@@ -126,7 +155,7 @@ def _caption(book: Any) -> None:
     for cell in book.cells:
         label = _options(cell).get("label", "")
         kind = _NAMES.get(label.partition("-")[0])
-        if kind:
+        if kind and cell.outputs:
             number = sum(name.startswith(kind) for name in named.values()) + 1
             named[label] = f"{kind} {number}"
         named.update((anchor, head.strip("# ")) for head, anchor in _SECTION.findall(cell.source))
@@ -149,11 +178,12 @@ def _caption(book: Any) -> None:
                 output.data["text/markdown"] = linked("".join(output.data["text/markdown"]))
         if label in named:
             said = options.get(f"{label[:3]}-cap", "")
+            alt = escape(options.get("fig-alt", said))
             for output in cell.outputs:
                 if "image/svg+xml" in output.get("data", {}):  # nbconvert gives it no alt text
                     svg = b64encode(output.data.pop("image/svg+xml").encode()).decode()
                     source = f"data:image/svg+xml;base64,{svg}"
-                    output.data["text/html"] = f'<img alt="{escape(said)}" src="{source}">'
+                    output.data["text/html"] = f'<img alt="{alt}" src="{source}">'
             said = linked(said)
             cells.append(
                 nbformat.v4.new_markdown_cell(

@@ -6,14 +6,17 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import nbformat
 import yaml
 
 from numalab import home, runs
 from numalab.agent.errors import Fault
 from numalab.pages import execute, render
+from numalab.show import escape
 
-SOURCE = "index.ipynb"
 SETTINGS = "_quarto.yml"
+ARTICLE = Path(__file__).with_name("article.ipynb")
+"""The article of a user's own hosts; the project's stands in report/, with its prose."""
 
 
 def make(
@@ -31,33 +34,41 @@ def make(
     when a named engine is missing or fails, or when the article's own cells fail; "auto" says why
     Quarto failed and goes on with nbconvert.
     """
-    if engine not in ("auto", "quarto", "nbconvert"):
-        raise Fault(f"there is no engine {engine!r}", "it is auto, quarto or nbconvert")
+    render.checked(engine)
     picked = [runs.load(path) for path in chosen] if chosen else runs.newest(host)
     if not picked:
         where = f"of {host} " if host else ""
         raise Fault(
             f"there are no complete runs {where}to report on", "numalab run --all makes some"
         )
-    quarto = render.find_quarto()
-    if engine == "quarto" and not quarto:
-        raise Fault("Quarto is not installed", "install it, or use --engine nbconvert")
     folder = (out or home.build() / "report").resolve()
     assemble(picked, folder)
-    why = "Quarto is not installed"
-    if quarto and engine != "nbconvert":
-        try:
-            return render.by_quarto(quarto, folder, say)
-        except Fault as fault:
-            if engine == "quarto":
-                raise
-            say(fault.what)
-            why = "Quarto failed"
-    page = render.by_nbconvert(folder)
-    because = "" if engine == "nbconvert" else f", for {why} (with Quarto there is a PDF too)"
-    say(f"rendered by nbconvert{because}")
-    say(f"article: {page}")
-    return page
+    return render.by(engine, folder, say)
+
+
+def study(
+    *,
+    out: Path | None = None,
+    engine: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Render the project's own article as it is committed, without measuring or executing.
+
+    Below ``out`` (build/study in the checkout); otherwise as `make`.
+    """
+    render.checked(engine)
+    folder = (out or home.build() / "study").resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(
+        home.root() / "report",
+        folder,
+        ignore=shutil.ignore_patterns("_manuscript", ".quarto", "notebooks"),
+    )
+    shutil.copytree(home.root() / "notebooks", folder / "notebooks")
+    settings = yaml.safe_load((folder / SETTINGS).read_text(encoding="utf-8"))
+    settings["project"].pop("pre-render", None)  # its notebooks are there
+    (folder / SETTINGS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    return render.by(engine, folder, say)
 
 
 def assemble(picked: Sequence[runs.Run], folder: Path) -> None:
@@ -66,7 +77,8 @@ def assemble(picked: Sequence[runs.Run], folder: Path) -> None:
     (folder / "notebooks").mkdir(parents=True)
     shutil.rmtree(folder / render.OUTPUT, ignore_errors=True)  # an older article is not ours
     source = home.root() / "report"
-    shutil.copyfile(source / "article.css", folder / "article.css")
+    for path in (*source.glob("*.css"), *source.glob("*.scss"), *source.glob("*.lua")):
+        shutil.copyfile(path, folder / path.name)
     books = []
     for run in picked:
         host, experiment = run.manifest.host, run.manifest.experiment
@@ -77,10 +89,24 @@ def assemble(picked: Sequence[runs.Run], folder: Path) -> None:
         books.append({"notebook": name, "title": f"{render.title(folder / name)} ({host})"})
     settings = yaml.safe_load((source / SETTINGS).read_text(encoding="utf-8"))
     settings["project"].pop("pre-render", None)  # its notebooks are there
-    settings["manuscript"]["notebooks"] = books
+    settings["manuscript"] = {**settings["manuscript"], "notebooks": books}
     (folder / SETTINGS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     execute.run_notebook(
-        source / SOURCE,
-        folder / SOURCE,
+        ARTICLE,
+        folder / "index.ipynb",
         {"runs": [execute.from_root(run.folder) for run in picked]},
     )
+    _entitle(folder / "index.ipynb", picked)
+
+
+def _entitle(path: Path, picked: Sequence[runs.Run]) -> None:
+    """Name the hosts, and the day of the newest run, in the article's head."""
+    book = nbformat.read(path, as_version=4)
+    front = yaml.safe_load(book.cells[0].source.strip().strip("-"))
+    hosts = dict.fromkeys(escape.markdown(run.manifest.host) for run in picked)
+    front["title"] += f" on {', '.join(hosts)}"
+    day = max(run.name for run in picked)[:8]
+    front["date"] = f"{day[:4]}-{day[4:6]}-{day[6:]}"
+    text = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
+    book.cells[0].source = f"---\n{text}---"
+    nbformat.write(book, path)

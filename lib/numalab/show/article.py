@@ -1,11 +1,15 @@
-"""The article over runs: what its notebook, report/index.ipynb, computes.
+"""The article over runs: what its notebooks (report/, pages/article.ipynb) compute.
 
-Everything an article says of a host is computed here from runs; its fixed prose stands in the
-notebook. What was not measured is said in its place, with the reason.
+An author's prose stands in the notebook; every number in it comes from here. What these hosts have
+nothing to say of is empty, and a page leaves its place out.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+import re
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +18,14 @@ from typing import Any
 import polars as pl
 
 from numalab import experiments, runs
-from numalab.agent.words import units
+from numalab.agent.contract import CONTROL, ERROR, PUBLISHED
 from numalab.analysis import claims, judge, recommendation, results, survey
 from numalab.runs import Run
 from numalab.show import badge, escape, tables
-from numalab.show.charts import matrix, reference, server
+from numalab.show.charts import server
 from numalab.show.chosen import Chosen, listed
-from numalab.show.section import Section, tells
-from numalab.show.view import Shown, Text, View, gib, node_rows, short, skipped_lines, worded
+from numalab.show.section import NOTHING, Section, reservations, tells
+from numalab.show.view import Shown, Text, View, gib, short, skipped_lines, worded
 
 # Of all that a host record holds, what a reader of the article looks for; the rest is in host.json.
 SETTINGS = (
@@ -31,12 +35,9 @@ SETTINGS = (
     "thp.enabled", "virt.hypervisor", "vm.lru_gen", "vm.swappiness", "vm.zone_reclaim_mode",
 )  # fmt: skip
 
-# Notes of a cell that bear on every figure of it, not only on what its binding is.
-_RESERVATIONS = (
-    "below-four-caches", "below-hidden-cache", "llc-hidden", "llc-unknown", "data-below-caches",
-    "client-shares-cpus", "client-elsewhere", "memory-only-node",
-    "balancing-may-move", "threads-bounded",
-)  # fmt: skip
+_MARKS = {claims.SUPPORTED: "●", claims.REFUTED: "○", claims.INCONCLUSIVE: "–"}
+_NAME = re.compile(r"\$\{?(\w+)")
+_HEADING = re.compile(r"#+ ")
 
 
 def article(paths: Sequence[str | Path]) -> Article:
@@ -59,48 +60,96 @@ class Article:
             raise AttributeError(f"there is no experiment {experiment}")
         return Section(self.chosen, experiment)
 
+    # --- prose and its numbers ------------------------------------------------------------------
+
+    def say(self, text: str, **numbers: object) -> Text:
+        """Return prose whose ``$names`` are computed; a paragraph that lacks one is left out.
+
+        A number is absent (None) where no run of this article has it. A heading under which nothing
+        is left goes as well.
+        """
+        absent = {name for name, value in numbers.items() if value is None}
+        kept: list[str] = []
+        for part in inspect.cleandoc(text).split("\n\n"):
+            if absent.isdisjoint(_NAME.findall(part)):
+                if kept and _HEADING.match(part) and _HEADING.match(kept[-1]):
+                    kept.pop()
+                kept.append(string.Template(part).substitute(numbers))
+        if numbers and kept and _HEADING.match(kept[-1]):
+            kept.pop()
+        return Text("\n\n".join(kept))
+
+    def value(
+        self, experiment: str, metric: str, cell: str, against: str = "", host: str = ""
+    ) -> str | None:
+        """Return a number for prose: a cell's median, from the least host to the most.
+
+        ``cell`` is a cell's id without the numbers of nodes; ``against`` divides by another one.
+        Shares are in per cent. Hosts with the best evidence alone are asked; None where none has a
+        value.
+        """
+        found: dict[str, list[float]] = {}
+        unit = ""
+        for run in self.chosen.of(experiment):
+            if (host and run.manifest.host != host) or not tells(run, metric):
+                continue
+            mine, base = (_median(run, metric, one) for one in (cell, against))
+            if mine is None or (against and not base):
+                continue
+            unit = "" if against else str(run.tool_rows(metric)["unit"][0])
+            found.setdefault(badge.of(run), []).append(mine / base if against and base else mine)
+        values = next((found[kind] for kind in badge.MEANING if kind in found), [])
+        if not values:
+            return None
+        said = [f"{one:.0%}" if unit == "share" else tables.number(one) for one in values]
+        low, high = said[values.index(min(values))], said[values.index(max(values))]
+        return low if low == high else f"{low} to {high}"
+
+    def split(self, experiment: str, cell: str) -> str | None:
+        """Return on which nodes a cell's memory was found, for prose: ``93 : 7`` in per cent."""
+        for run in self.chosen.of(experiment):
+            rows = results.proven(run)
+            if rows.is_empty():
+                continue
+            mine = rows.filter(pl.col("cell").is_in(_cells(run, cell)))
+            shares = mine.group_by("point").agg(pl.col("value").mean()).sort("point")["value"]
+            if len(shares) > 1:
+                return " : ".join(f"{100 * share:.0f}" for share in shares)
+        return None
+
+    def verdict(self, claim: str) -> str | None:
+        """Return our verdict on a claim, host by host; None where no host could test it."""
+        found: dict[str, list[str]] = {}
+        for one in self._verdicts():
+            if one.claim == claim and one.verdict != claims.NOT_TESTABLE:
+                found.setdefault(one.verdict, []).append(self.chosen.named(one.host))
+        said = [f"**{word}** on {escape.markdown(listed(on))}" for word, on in found.items()]
+        return ", ".join(said) or None
+
+    def on(self, experiment: str) -> str | None:
+        """Return the hosts of an experiment, each with the badge of its evidence."""
+        hosts = dict.fromkeys(run.manifest.host for run in self.chosen.of(experiment))
+        said = [f"{escape.markdown(one)} {badge.mark(self.chosen.badge(one))}" for one in hosts]
+        return listed(said) if said else None
+
     # --- what was found -------------------------------------------------------------------------
 
-    def summary(self) -> Text:
-        """Return what was measured where, what stands out, and what came of the claims."""
-        trials = sum(len(run.plan.order) for run in self.runs)
-        kinds = {run.manifest.experiment for run in self.runs}
-        hosts = self.chosen.hosts()
-        lines = [
-            f"{units.count(len(kinds), 'experiment')}, {units.count(trials, 'trial')} in "
-            f"randomised blocks, on {escape.markdown(listed(list(map(self.chosen.named, hosts))))}."
-        ]
-        lines += [found for run in self.runs for found in self._finding(run)]
-        verdicts = self._verdicts()
-        if verdicts:
-            claimed = len({(verdict.claim, verdict.says) for verdict in verdicts})
-            words = [verdict.verdict for verdict in verdicts]
-            said = [f"{words.count(word)} {word}" for word in sorted(set(words))]
-            on = f", judged on {units.count(len(hosts), 'host')}" if len(hosts) > 1 else " judged"
-            lines.append(f"{units.count(claimed, 'claim')}{on}: {listed(said)} (@tbl-claims).")
-        return Text("\n\n".join(lines))
+    def findings(self) -> Text:
+        """Return, for each experiment that compares, what its first measure shows: a line each."""
+        return Text("\n".join(found for run in self.runs for found in self._finding(run)))
 
     def _finding(self, run: Run) -> Iterable[str]:
-        """The one sentence of an experiment that a reader should take away."""
         metric = next(iter(run.measures), None)
         if metric is None or len(run.cells) < 2 or not tells(run, metric):
             return
-        points = results.points(run, metric)
-        if not points:
-            return
-        frame = results.table(run, metric, points[0])
-        different = frame.filter(pl.col("decision") == judge.DIFFERENT)
-        what = f"{run.manifest.experiment}, {results.title(metric)}, " + self.chosen.where(
-            run, marked=True
-        )
-        what = escape.markdown(what)
-        if not different.is_empty():
-            row = different.sort(pl.col("ratio").log().abs()).row(-1, named=True)
-            ratio = tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
-            label = escape.markdown(row["label"])
-            yield f"- {what}: {label} differs most from its baseline: ratio {ratio}."
-        elif (frame["decision"] == judge.ALIKE).any():
-            yield f"- {what}: no binding can be told from its baseline beyond the A/A control."
+        said: dict[str, list[str]] = {}
+        for point in results.points(run, metric)[:_MOST_POINTS]:
+            for words in _found(run, metric, point):
+                said.setdefault(words, []).append(point)
+        for words, points in said.items():
+            what = results.title(metric, "" if len(said) == 1 else listed(points))
+            where = f"{run.manifest.experiment}, {what}, {self.chosen.where(run, marked=True)}"
+            yield f"- **{escape.markdown(where)}**: {escape.markdown(words)}."
 
     def _verdicts(self) -> list[claims.Verdict]:
         found: dict[tuple[str, str, str], claims.Verdict] = {}
@@ -112,24 +161,35 @@ class Article:
                 found[verdict.claim, verdict.says, verdict.host] = verdict
         return list(found.values())
 
-    def claims(self) -> Text:
-        """Return the verdict on every claim, per host: the article's first table."""
+    def counts(self) -> dict[str, int]:
+        """Return how many runs, trials, hosts, claims, and claims with a verdict there are."""
         verdicts = self._verdicts()
-        if not verdicts:
-            return Text("No claim belongs to these runs.")
-        if len(self.chosen.hosts()) == 1:
-            return Text(f"{claims.markdown(verdicts)}\n\n{badge.line(self.runs)}")
+        tested = {one.claim for one in verdicts if one.verdict in _DECIDED}
+        return {
+            "runs": len(self.runs),
+            "trials": sum(len(run.plan.order) for run in self.runs),
+            "hosts": len(self.chosen.hosts()),
+            "claims": len({one.claim for one in verdicts}),
+            "decided": len(tested),
+        }
+
+    def claims(self) -> Text:
+        """Return the claims that were decided somewhere, with the verdict per host, as a table."""
         names = {host: self.chosen.named(host) for host in self.chosen.hosts()}
         rows = [
             {
                 "claim": says,
                 **{
-                    name: _word(by_host[host].verdict) if host in by_host else "not run"
+                    name: _word(by_host[host].verdict) if host in by_host else "–"
                     for host, name in names.items()
                 },
+                "source": next(iter(by_host.values())).source,
             }
-            for says, by_host in _by_claim(verdicts).items()
+            for says, by_host in _by_claim(self._verdicts()).items()
+            if any(one.verdict in _DECIDED for one in by_host.values())
         ]
+        if not rows:
+            return NOTHING
         text = tables.of_rows(rows, marked=names.values())
         return Text(f"{text}\n{badge.line(self.runs)}")
 
@@ -140,7 +200,7 @@ class Article:
             found: dict[tuple[str, str], list[str]] = {}
             for host in self.chosen.hosts():
                 one = by_host.get(host)
-                if one and one.verdict != claims.NOT_TESTABLE:  # the next section has those
+                if one and one.verdict in _DECIDED:
                     found.setdefault((one.verdict, one.because), []).append(self.chosen.named(host))
             if found:
                 source = escape.markdown(next(iter(by_host.values())).source)
@@ -148,46 +208,53 @@ class Article:
             for (verdict, because), where in found.items():
                 lines.append(escape.markdown(f"{listed(where)}: {verdict}: {because}"))
                 lines[-1] = f"- {lines[-1]}"
-        return Text("\n".join(lines).strip() or "No claim could be tested.")
+        return Text("\n".join(lines).strip())
 
     def recommendations(self) -> Text:
-        """Return what each experiment that compares bindings recommends for its host."""
+        """Return what each experiment that compares bindings recommends; a gain before none."""
+        found = [
+            (self.chosen.where(run, marked=True), run.manifest.experiment, recommendation.of(run))
+            for run in self.runs
+            if recommendation.suitable(run)
+        ]
         parts = [
-            f"**{escape.markdown(f'{view.run.manifest.experiment}, {self._on(view.run)}')}**: "
-            f"{view.recommendation()}"
-            for view in self.views
-            if recommendation.suitable(view.run)
+            f"**{escape.markdown(f'{experiment}, {where}')}.** {recommendation.markdown(advice)}"
+            for where, experiment, advice in found
+            if advice.cell
+        ]
+        none: dict[str, list[str]] = {}
+        for where, experiment, advice in found:
+            if not advice.cell:
+                none.setdefault(advice.says, []).append(f"{experiment} on {where}")
+        parts += [
+            f"**{escape.markdown(listed(which))}.** {escape.markdown(says)}"
+            for says, which in none.items()
         ]
         return Text("\n\n".join(parts) or "No run of this article compares bindings.")
 
-    def _on(self, run: Run) -> str:
-        return self.chosen.where(run, marked=True)
-
-    def not_tested(self) -> Text:
-        """Return plainly what could not be tested on these hosts, and why."""
-        one_node = [
-            self.chosen.named(host)
-            for host, record in self.chosen.records.items()
-            if record.topology.one_visible_node
-        ]
-        lines = [f"only one NUMA node with memory: {listed(one_node)}"] if one_node else []
+    def untested(self) -> Text:
+        """Return the claims that nothing here decides, a line each with the reason, and what else
+        was left out.
+        """
         skipped: dict[str, list[str]] = {}
         for run in self.runs:
             where = f"{run.manifest.experiment} on {self.chosen.where(run)}"
             for line in skipped_lines(run):
                 skipped.setdefault(line, []).append(where)
-        lines += [f"{what} ({listed(where)})" for what, where in skipped.items()]
-        untestable: dict[tuple[str, str], list[str]] = {}
-        for verdict in self._verdicts():
-            if verdict.verdict == claims.NOT_TESTABLE:
-                key = (verdict.host, verdict.because)
-                untestable.setdefault(key, []).append(verdict.claim)
-        lines += [
-            f"{'claim' if len(which) == 1 else 'claims'} {listed(which)} on {host}: {because}"
-            for (host, because), which in untestable.items()
-        ]
-        said = [f"- {escape.markdown(line)}" for line in lines]
-        return Text("\n".join(said) or "Every binding and claim could be tested.")
+        lines = [f"not measured: {what} ({listed(where)})" for what, where in skipped.items()]
+        for says, by_host in _by_claim(self._verdicts()).items():
+            if not any(one.verdict in _DECIDED for one in by_host.values()):
+                why: dict[str, list[str]] = {}
+                for one in by_host.values():
+                    why.setdefault(one.because, []).append(one.host)
+                said = [f"{listed(on)}: {because}" for because, on in why.items()]
+                lines.append(f"{says} ({'; '.join(said)})")
+        return Text("\n".join(f"- {escape.markdown(line)}" for line in lines))
+
+    def survey(self) -> Text:
+        """Return where these hosts stand among the published machines, a line each."""
+        found = [escape.markdown(said) for run in self.runs if (said := survey.position(run))]
+        return Text("\n".join(f"- {one}" for one in found))
 
     # --- the hosts ------------------------------------------------------------------------------
 
@@ -219,40 +286,12 @@ class Article:
 
     def topology(self) -> Any:
         """Show every host drawn; of several each under its name."""
-        views = {view.run.manifest.host: view for view in self.views}
-        hosts = self.chosen.hosts()
-        if len(hosts) == 1:
-            return views[hosts[0]].topology()
         from IPython.display import display
 
-        for host in hosts:
-            display(views[host].topology(self.chosen.named(host)))
-        return None
-
-    def nodes(self) -> Text:
-        """Return the nodes of every host."""
-        one = len(self.chosen.hosts()) == 1
         views = {view.run.manifest.host: view for view in self.views}
-        rows = [
-            {
-                **({} if one else {"host": self.chosen.named(host)}),
-                **{name: value for name, value in row.items() if one or name != "distances"},
-            }
-            for host in self.chosen.hosts()
-            for row in node_rows(views[host].run)
-        ]
-        return Text(tables.of_rows(rows))
-
-    def distances(self) -> Shown:
-        """Draw the firmware's distances of every host with several nodes, one matrix each."""
-        panels = [
-            matrix.distances(host, self.chosen.records[host].topology, self.chosen.badge(host))
-            for host in self.chosen.hosts()
-            if self.chosen.size(host) > 1
-        ]
-        if not any(panel.entries for panel in panels):
-            return Text("No host here has two nodes with a distance between them.")
-        return matrix.matrices(panels, "SLIT distances", "", "lower", "from node", "to node")
+        hosts = self.chosen.hosts()
+        for host in hosts:
+            display(views[host].topology(self.chosen.named(host) if len(hosts) > 1 else ""))
 
     def settings(self) -> Text:
         """Return, side by side, the settings of every host that bear most on a measurement."""
@@ -291,19 +330,9 @@ class Article:
 
     # --- beside what others published -----------------------------------------------------------
 
-    def published(self) -> Shown:
-        """Draw these hosts beside the published machines, each with its tool's name."""
-        frames = [
-            rows
-            for run in self.runs
-            if not run.host.emulated
-            for rows in (run.node_pairs("idle_latency"), run.binding_rows("triad"))
-        ]
-        return reference.beside_published(self._together(frames), published())
-
     def server(self, experiment: str = "mysql-binding") -> Shown:
         """Draw a server's throughput by CPU set on these hosts and on the published one."""
-        frames = [
+        frames = [self.runs[0].measurements.clear()] + [
             run.measurements.filter(
                 pl.col("metric").is_in([server.THROUGHPUT, "ipc"])
                 & pl.col("cell").is_in(run.load_cells(""))
@@ -311,32 +340,52 @@ class Article:
             for run in self.chosen.of(experiment)
             if not run.host.emulated
         ]
-        return server.server_beside_published(self._together(frames), published())
+        return server.server_beside_published(worded(pl.concat(frames)), published())
 
-    def _together(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        if not frames:
-            return self.runs[0].measurements.clear()
-        return worded(pl.concat(frames))
-
-    def published_table(self, *experiments: str) -> Text:
-        """Return the published figures that stand beside ours, with their doubts.
-
-        Without ``experiments`` those of memory (idle-latency, stream).
-        """
-        chosen = list(experiments) or ["idle-latency", "stream"]
-        rows = published().filter(pl.col("experiment").is_in(chosen))
-        heads = {"machine": "cpu", "experiment": "experiment", "binding": "binding"}
-        heads |= {"metric": "metric"} if experiments else {}
-        heads |= {"value": "value", "unit": "unit", "quality": "quality"}
-        notes = rows.filter(pl.col("note").is_not_null()).unique(
-            ["cpu", "note"], keep="first", maintain_order=True
+    def quoted(
+        self, experiment: str, metric: str, binding: str, against: str = "", host: str = ""
+    ) -> str | None:
+        """Return a published number for prose; ``against`` divides by another binding's."""
+        rows = published().filter(
+            (pl.col("experiment") == experiment) & (pl.col("metric") == metric)
         )
-        doubts = [
-            f"\n- {escape.markdown(row['cpu'])}: {escape.markdown(row['note'])}"
-            for row in notes.to_dicts()
-        ]
-        line = f"\n\n*{badge.MEANING['published'].capitalize()}.*"
-        return Text(tables.markdown(rows, heads) + "".join(doubts) + line)
+        if host:
+            rows = rows.filter(pl.col("host") == host)
+        mine, base = (
+            rows.filter(pl.col("binding") == one)["value"].to_list() for one in (binding, against)
+        )
+        if not mine or (against and not base):
+            return None
+        return tables.number(mine[-1] / base[-1] if against else mine[-1])
+
+    def published_table(self, experiment: str) -> Text:
+        """Return what others published of an experiment: a line per binding, a column per metric.
+
+        Figures that are not exact are marked.
+        """
+        rows = published().filter(pl.col("experiment") == experiment)
+        made: dict[tuple[str, str], dict[str, str]] = {}
+        for row in rows.iter_rows(named=True):
+            said = tables.number(row["value"])
+            unit = "" if row["unit"] in ("1", "1/s") else f" ({row['unit']})"
+            if not row["quality"].startswith("exact"):
+                said = f"≈ {said}"
+            line = made.setdefault((row["cpu"], row["binding"]), {})
+            head = tables.plain(row["metric"]) + unit
+            line[head] = f"{line[head]}; {said}" if head in line else said
+        if not made:
+            return NOTHING
+        heads = dict.fromkeys(head for line in made.values() for head in line)
+        several = rows["cpu"].n_unique() > 1
+        table = tables.of_rows(
+            [
+                {**({"machine": cpu} if several else {}), "binding": binding,
+                 **{head: line.get(head) for head in heads}}
+                for (cpu, binding), line in made.items()
+            ]
+        )  # fmt: skip
+        meaning = badge.MEANING[PUBLISHED].capitalize()
+        return Text(f"{table}\n*{meaning}; ≈ approximate or read from a picture.*")
 
     # --- how it was done ------------------------------------------------------------------------
 
@@ -359,7 +408,7 @@ class Article:
         notes = dict.fromkeys(
             f"{run.manifest.experiment}, {self.chosen.where(run)}: {note}"
             for run in self.runs
-            for note in [*_reservations(run), *_page_sizes(run)]
+            for note in [*reservations(run), *_stands_for(run), *_page_sizes(run)]
         )
         return Text(
             tables.of_rows(rows) + "".join(f"\n- {escape.markdown(note)}" for note in notes)
@@ -372,10 +421,8 @@ class Article:
             told = [name for name in run.measures if tells(run, name)]
             said = results.confidence(run, told)
             if told or said.startswith("- "):  # of times that mean nothing: only what was excluded
-                parts.append(
-                    f"**{escape.markdown(f'{run.manifest.experiment}, {self._on(run)}')}**"
-                )
-                parts.append(said)
+                where = f"{run.manifest.experiment}, {self.chosen.where(run, marked=True)}"
+                parts += [f"**{escape.markdown(where)}**", said]
         return Text("\n\n".join(parts))
 
 
@@ -395,12 +442,61 @@ def published() -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _reservations(run: Run) -> Iterable[str]:
-    yield from (f"{why}; measured all the same" for why in run.manifest.busy)
-    for cell in run.plan.cells:
-        if cell.stands_for:
-            yield str(cell.stands_for)
-        yield from (str(note) for note in cell.notes if note.code in _RESERVATIONS)
+_DECIDED = (claims.SUPPORTED, claims.REFUTED)
+_MOST_POINTS = 12  # of a finding: hundreds of pairs of cores are for a picture
+
+
+def _found(run: Run, metric: str, point: str) -> Iterable[str]:
+    """What a metric shows at one point, in a sentence without its end."""
+    frame = results.table(run, metric, point).filter(pl.col("mean").is_not_null())
+    cells = frame.filter(pl.col("role") != CONTROL)
+    if cells.height < 2:
+        return
+    unit = cells["unit"][0]
+    if unit in ("share", "count"):  # counted: a ratio would lose what is 0
+        ends = [cells.sort("mean").row(place, named=True) for place in (0, -1)]
+        said = [f"{_amount(one['mean'], unit)} ({one['label']})" for one in ends]
+        yield (
+            " to ".join(said) if ends[0]["mean"] != ends[1]["mean"] else f"{said[0]} and all others"
+        )
+        return
+    decisions = set(cells["decision"].drop_nulls())
+    different = cells.filter(pl.col("decision") == judge.DIFFERENT)
+    if judge.DRIFTED in decisions:
+        yield "the run drifted, nothing is decided"
+    elif not different.is_empty():
+        row = max(different.iter_rows(named=True), key=lambda row: abs(math.log(row["ratio"])))
+        base = run.cells[str(run.cells[row["cell"]].baseline)].label
+        change = tables.change(row["ratio"], row["ratio_low"], row["ratio_high"])
+        yield f"{row['label']} differs most from {base}, {change}"
+    elif judge.ALIKE in decisions:
+        yield "no binding differs from its baseline by more than the noise"
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:.0%}" if unit == "share" else tables.number(value)
+
+
+def _cells(run: Run, address: str) -> list[str]:
+    """The cells of an address: their ids without the numbers of nodes, ``cpus-only/full``."""
+    return [
+        one.id
+        for one in run.plan.cells
+        if one.role != CONTROL and re.sub(r":[\d-]+(?=/|$)", "", one.id) == address
+    ]
+
+
+def _median(run: Run, metric: str, cell: str) -> float | None:
+    """The median of a metric in the cell binding/case; None without a value."""
+    binding, _, case = cell.partition("/")
+    mine = _cells(run, cell)
+    rows = run.tool_rows(metric).filter(pl.col("cell").is_in(mine) & (pl.col("grade") != ERROR))
+    values = rows["value"].drop_nulls().to_list()
+    return sorted(values)[len(values) // 2] if values else None
+
+
+def _stands_for(run: Run) -> Iterable[str]:
+    return (str(cell.stands_for) for cell in run.plan.cells if cell.stands_for)
 
 
 def _page_sizes(run: Run) -> Iterable[str]:
@@ -421,5 +517,5 @@ def _by_claim(verdicts: Sequence[claims.Verdict]) -> dict[str, dict[str, claims.
 
 
 def _word(verdict: str) -> str:
-    """A verdict in a table of many: what was decided stands out."""
-    return f"**{verdict}**" if verdict in (claims.SUPPORTED, claims.REFUTED) else verdict
+    """A verdict in a table of many: a mark, and what was decided in a word."""
+    return f"{_MARKS[verdict]} {verdict}" if verdict in _MARKS else "not testable"

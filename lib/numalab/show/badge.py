@@ -23,6 +23,11 @@ def of(run: Run) -> str:
     return run.evidence
 
 
+def mark(kind: str) -> str:
+    """Return a badge for within a sentence, as a span that a page colours."""
+    return f'<span class="evidence {kind}">{kind}</span>'
+
+
 def line(runs: Iterable[Run]) -> str:
     """Return, as a line of Markdown for below a table, what kind of evidence each run is."""
     hosts: dict[str, list[str]] = {}

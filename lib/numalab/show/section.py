@@ -2,22 +2,33 @@
 
 The methods are those of a run's `View`. Of several hosts, pictures stand on one sheet, matrices
 are small multiples, tables are one table. A host whose times mean nothing is left out of what
-only times tell, unless there is no other.
+only times tell. Where nothing is to be shown the text is empty, and a page leaves its place out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import polars as pl
 
 from numalab.agent.contract import CONTROL, ERROR
-from numalab.analysis import evidence, results
+from numalab.agent.words import units
+from numalab.analysis import evidence, judge, results
+from numalab.analysis.evidence import BLOCKS_NEEDED
 from numalab.runs import Run
 from numalab.show import badge, escape, tables
 from numalab.show.charts import matrix, placement, style
 from numalab.show.chosen import Chosen, listed
-from numalab.show.view import Shown, Text, View, better, worded
+from numalab.show.view import Shown, Text, View, better, even_share, worded
+
+# Notes of a cell that bear on every figure of it, not only on what its binding is.
+_SPOILS = (
+    "below-four-caches", "below-hidden-cache", "llc-hidden", "llc-unknown", "data-below-caches",
+    "client-shares-cpus", "client-elsewhere", "memory-only-node",
+    "balancing-may-move", "threads-bounded",
+)  # fmt: skip
+NOTHING = Text("")
 
 
 class Section:
@@ -26,6 +37,30 @@ class Section:
     def __init__(self, chosen: Chosen, experiment: str) -> None:
         self.chosen, self.experiment = chosen, experiment
         self.views = [View(run) for run in chosen.of(experiment)]
+
+    def headed(self, text: str, *shown: Shown) -> Text:
+        """Return a section's heading and text, then what spoils its figures; all or nothing.
+
+        ``shown`` are the pictures and tables of the section: without any there is no section.
+        """
+        if all(one == NOTHING for one in shown):
+            return NOTHING
+        return Text("\n\n".join([inspect.cleandoc(text), self.reservations()]))
+
+    def reservations(self) -> Text:
+        """Return what spoils the figures of this section, as a note to stand in it; or nothing."""
+        said: dict[str, list[str]] = {}
+        for view in self.views:
+            if any(tells(view.run, metric) for metric in view.run.measures):
+                for one in reservations(view.run):
+                    said.setdefault(one, []).append(self.chosen.named(view.run.manifest.host))
+        lines = [
+            f"> - {escape.markdown(f'{listed(list(dict.fromkeys(on)))}: {one}')}"
+            for one, on in said.items()
+        ]
+        return Text(
+            "\n".join(["> **Mind when you read these figures:**", ">", *lines]) if lines else ""
+        )
 
     # --- pictures -------------------------------------------------------------------------------
 
@@ -61,6 +96,10 @@ class Section:
         """As of `View`."""
         return self._shown(lambda view: view.core_matrix(), "core_latency")
 
+    def memory(self) -> Shown:
+        """As of `View`."""
+        return self._shown(lambda view: view.memory())
+
     def levels(self, *cases: str) -> Shown:
         """As of `View`."""
         return self._shown(lambda view: view.levels(*cases))
@@ -68,18 +107,18 @@ class Section:
     def matrix(self, metric: str, point: str = "") -> Shown:
         """As of `View`; of several hosts a panel each, with its badge."""
         if len(self.views) < 2:
-            return self._shown(lambda view: view.matrix(metric, point))
+            return self._shown(lambda view: view.matrix(metric, point), metric)
         panels, unit = [], ""
-        for view in self.views:
+        for view in self._telling(metric):
             rows = view.run.node_pairs(metric, point or None)
             rows = rows.filter(pl.col("value").is_not_null())
-            if not rows.is_empty():
+            if rows.height > 1:
                 unit = rows["unit"][0]
                 host, kind = view.run.manifest.host, badge.of(view.run)
                 panels.append(matrix.pairs(host, worded(rows), kind))
         title = results.title(metric, point)
         if not panels:
-            return Text(f"No trial measured {title} node by node.")
+            return NOTHING
         title = title[:1].upper() + title[1:]
         direction = better(self.views[0].run, metric)
         return matrix.matrices(panels, title, unit, direction, "CPUs of node", "memory of node")
@@ -88,7 +127,7 @@ class Section:
         """Draw a share for every case and host: what the kernel did, side by side."""
         frame = self._by_case(metric)
         if frame.is_empty():
-            return self._unmeasured(metric)
+            return NOTHING
         kinds = {run.manifest.host: badge.of(run) for run in self._runs()}
         hosts = frame["host"].unique(maintain_order=True)
         names = {host: kinds[host] for host in self.chosen.hosts() if host in hosts}
@@ -98,20 +137,21 @@ class Section:
 
     def table(self, metric: str, point: str = "") -> Text:
         """As of `View`; of several hosts one table."""
+        shown = self._telling(metric)
         if len(self.views) < 2:
             return self._text(lambda view: view.table(metric, point), metric)
-        shown, remark = self._telling(metric)
         parts = [
-            frame.with_columns(host=pl.lit(self.chosen.where(view.run, marked=True)))
+            results.folded(view.run, frame).with_columns(
+                host=pl.lit(self.chosen.where(view.run, marked=True))
+            )
             for view in shown
             if not (frame := results.table(view.run, metric, point)).is_empty()
         ]
         if not parts:
-            return Text(f"No trial measured {results.title(metric, point)}. {remark}".strip())
+            return NOTHING
         threads = results.threads_heading(shown[0].run)
         text = results.as_markdown(pl.concat(parts), metric, point, threads=threads, with_host=True)
-        line = badge.line(view.run for view in shown)
-        return Text("\n".join(filter(None, (text, line, remark))))
+        return Text(f"{text}\n{badge.line(view.run for view in shown)}")
 
     def overview(self, *metrics: str) -> Text:
         """As of `View`."""
@@ -130,24 +170,27 @@ class Section:
         """As of `View`."""
         return self._text(lambda view: view.groups(), "core_latency")
 
-    def by_case(self, metric: str) -> Text:
+    def by_case(self, metric: str, against: Mapping[str, str] | None = None) -> Text:
         """Return a metric's median for every case (rows) and host (columns), as a table.
 
-        In brackets the least and the most; of counts, then how many times the first case's.
+        In brackets the least and the most; then how many times that of the case that answers the
+        question: ``against`` maps names of cases to those of the cases they are compared with.
         """
         frame = self._by_case(metric)
         if frame.is_empty():
-            return self._unmeasured(metric)
+            return NOTHING
+        medians = {(row["name"], row["host"]): row["value"] for row in frame.iter_rows(named=True)}
+        cases = dict(frame.select("name", "case").iter_rows())
         rows: dict[str, dict[str, str]] = {}
-        first: dict[str, float] = {}
         for record in frame.iter_rows(named=True):
             host, value, unit = record["host"], record["value"], record["unit"]
             said, low, high = (_said(record[name], unit) for name in ("value", "low", "high"))
             if low != high:
                 said += f" [{low}, {high}]"
-            base = first.setdefault(host, value)
-            if unit == "count" and base and f"{value / base:.2f}" != "1.00":
-                said += f" (×{tables.number(value / base)})"
+            other = (against or {}).get(record["name"], "")
+            base = medians.get((other, host))
+            if base:
+                said += f" (×{tables.number(value / base)} of: {escape.markdown(cases[other])})"
             rows.setdefault(record["case"], {})[self.chosen.named(host)] = said
         hosts = frame["host"].unique(maintain_order=True)
         names = [self.chosen.named(host) for host in self.chosen.hosts() if host in hosts]
@@ -163,42 +206,28 @@ class Section:
     def _runs(self) -> list[Run]:
         return [view.run for view in self.views]
 
-    def _telling(self, metric: str | None) -> tuple[list[View], str]:
-        """The views on which a metric means something (else all), and who is left out."""
-        shown = [view for view in self.views if metric is None or tells(view.run, metric)]
-        hidden = [view for view in self.views if view not in shown] if shown else []
-        if not hidden:
-            return self.views, ""
-        left_out = listed([self.chosen.where(view.run) for view in hidden])
-        return shown, f"Left out: {left_out} (emulated: times mean nothing)."
+    def _telling(self, metric: str | None) -> list[View]:
+        """The views on which a metric means something."""
+        return [view for view in self.views if metric is None or tells(view.run, metric)]
 
     def _shown(self, show: Callable[[View], Shown], metric: str | None = None) -> Shown:
-        """What each view shows: one picture, or the sheet of all; words where there is none."""
-        if not self.views:
-            return self._absent()
-        shown, remark = self._telling(metric)
-        made = [(view.run, show(view)) for view in shown]
+        """What each view draws: one picture, or the sheet of all."""
+        made = [(view.run, show(view)) for view in self._telling(metric)]
         pictures = [
             (self.chosen.where(run, marked=True), one)
             for run, one in made
             if not isinstance(one, Text)
         ]
-        words = self._words([(run, one) for run, one in made if isinstance(one, Text)])
-        if len(made) == 1 and not remark:
-            return made[0][1]
         if not pictures:
-            return Text("\n\n".join(filter(None, [*words, remark])))
-        said = " ".join([*(word.replace("**", "") for word in words), remark]).strip()
-        return style.sheet(pictures, said)
+            return NOTHING
+        return pictures[0][1] if len(self.views) == 1 else style.sheet(pictures)
 
     def _text(self, show: Callable[[View], Text], metric: str | None = None) -> Text:
-        if not self.views:
-            return self._absent()
-        shown, remark = self._telling(metric)
-        made = [(view.run, show(view)) for view in shown]
-        if len(made) == 1 and not remark:
-            return made[0][1]
-        return Text("\n\n".join(filter(None, [*self._words(made), remark])))
+        made = [(view.run, show(view)) for view in self._telling(metric)]
+        made = [(run, one) for run, one in made if "|" in one or "**" in one]  # a table, an advice
+        if len(self.views) == 1:
+            return made[0][1] if made else NOTHING
+        return Text("\n\n".join(self._words(made)))
 
     def _words(self, made: Sequence[tuple[Run, Text]]) -> list[str]:
         """Texts under the names of their hosts; the same text once."""
@@ -211,17 +240,12 @@ class Section:
             for one, which in said.items()
         ]
 
-    def _absent(self) -> Text:
-        name = self.experiment
-        return Text(f"The {name} experiment was not run; `numalab run {name}` measures it.")
-
-    def _unmeasured(self, metric: str) -> Text:
-        if not self.views:
-            return self._absent()
-        return Text(f"No trial measured {results.title(metric)}.")
-
     def _by_case(self, metric: str) -> pl.DataFrame:
-        """Columns case, host, value (the median), low, high (least and most), unit; in order."""
+        """Columns case, its name, host, value (the median), low, high, unit, even; in order.
+
+        ``low`` and ``high`` are the least and the most; ``even`` is a node's share where the memory
+        is spread alike over several.
+        """
         told = [run for run in self._runs() if tells(run, metric)]
         fullest = sorted((_cases(run) for run in told), key=len, reverse=True)
         order = list(dict.fromkeys(name for cases in fullest for name in cases))
@@ -233,15 +257,45 @@ class Section:
             for case, cells in _cases(run).items():
                 values = frame.filter(pl.col("cell").is_in(cells))["value"].drop_nulls()
                 if len(values):
+                    cell = run.cells[cells[0]]
                     rows.append(
                         {
-                            "case": case, "host": run.manifest.host, "value": values.median(),
+                            "case": case, "name": cell.case.name if cell.case else "",
+                            "host": run.manifest.host, "value": values.median(),
                             "low": values.min(), "high": values.max(), "unit": frame["unit"][0],
+                            "even": even_share(cell),
                         }
                     )  # fmt: skip
         hosts = self.chosen.hosts()
         rows.sort(key=lambda row: (order.index(row["case"]), hosts.index(row["host"])))
-        return pl.DataFrame(rows)
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def reservations(run: Run) -> Iterator[str]:
+    """Yield what spoils a run's figures, whatever its bindings are, a sentence each."""
+    yield from (f"{why}; measured all the same" for why in run.manifest.busy)
+    for cell in run.plan.cells:
+        yield from (str(note) for note in cell.notes if note.code in _SPOILS)
+    if run.plan.request.blocks < BLOCKS_NEEDED:
+        blocks = units.count(run.plan.request.blocks, "block")
+        yield f"{blocks} ({run.manifest.profile}): fewer than {BLOCKS_NEEDED} decide nothing"
+        return
+    for metric in run.measures:
+        if not tells(run, metric):
+            continue
+        drifted = [
+            f"{point}: {words}" if point else words
+            for point in results.points(run, metric)
+            for one in judge.of(run.measurements, run.plan, metric, point).controls.values()
+            if one.decision == judge.DRIFTED
+            for words in [tables.change(one.ratio, one.low, one.high)]
+        ]
+        if drifted:
+            yield (
+                f"{results.title(metric)}: the same binding measured twice differs from itself "
+                f"({'; '.join(drifted)}): the run drifted, no verdict and no recommendation is "
+                "drawn from it"
+            )
 
 
 def tells(run: Run, metric: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -17,6 +18,8 @@ from numalab.runs import Run
 from numalab.show import badge, tables
 from numalab.show.charts import survey as charts
 from numalab.show.view import Shown, Text
+
+_INTEL = pl.col("vendor") == "Intel"
 
 
 class Survey:
@@ -62,12 +65,73 @@ class Survey:
                 "claim": one.says,
                 "asked of the ratio": one.asked,
                 "holds on": f"{one.holds} of {one.of}" if one.of else "none measured",
+                "so": one.verdict,
                 "share (95 %)": f"{one.share[0]:.0%} to {one.share[1]:.0%}" if one.of else "–",
                 "median ratio": tables.interval(one.median, *(one.interval or (None, None))),
             }
             for one in analysis.counts(self.rows)
         ]
         return Text(tables.of_rows(rows) + f"\n*{badge.MEANING[PUBLISHED].capitalize()}.*")
+
+    def seeds(self) -> Text:
+        """Return what the survey says of three sayings of the study's own sources."""
+        counts = {one.claim: one for one in analysis.counts(self.rows)}
+        twice, third = counts["remote-latency-nearly-double"], counts["remote-third-lost"]
+        other = self.latency_ratios.filter(pl.col("class") == OTHER)
+        said = other.filter(pl.col("machine") == "ali-e5-2682v4")["ratio"].item()
+        cached = other.filter(pl.col("access") == analysis.CACHED)
+        intel, rest = (
+            " to ".join(tables.number(one) for one in (part["value"].min(), part["value"].max()))
+            for part in (cached.filter(_INTEL), cached.filter(~_INTEL))
+        )
+        return Text(
+            f"- *Nearly twice as long*: {_so(twice)}. The article that says it measured "
+            f"{said:.2f} on its own E5-2682 v4, so its machine is better than its words.\n"
+            f"- *About a third less bandwidth*: {_so(third)}. The saying is careful: half of these "
+            f"machines lose {1 - (third.median or 0):.0%} or more.\n"
+            f"- *Between nodes Intel is far faster than the others*: by that author's tool, which "
+            f"partly measures caches, {intel} ns to the other socket on Intel, {rest} ns on the "
+            "others. So it is, in these figures."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers for a script."""
+        return {
+            "figures": self.rows.height,
+            "machines": self.rows["machine"].n_unique(),
+            "microarchitectures": analysis.by_microarchitecture(self.rows).to_dicts(),
+            "claims": [{**vars(one), "verdict": one.verdict} for one in analysis.counts(self.rows)],
+            "own": [
+                {"host": run.manifest.host, "position": analysis.position(run)} for run in self.runs
+            ],
+        }
+
+    def print(self) -> None:
+        """Print the other socket's price by microarchitecture, the claims and one's own hosts."""
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(
+            box=None, title="the other socket's memory against local", title_justify="left"
+        )
+        heads = ("microarchitecture", "year", "machines", "latency", "more, ns", "bandwidth")
+        for place, head in enumerate(heads):
+            table.add_column(head, justify="right" if place else "left")
+        for row in analysis.by_microarchitecture(self.rows).to_dicts():
+            span = f"{row['least']:.2f} to {row['most']:.2f}" if row["machines"] > 1 else ""
+            table.add_row(
+                row["microarchitecture"],
+                str(row["year"] or ""),
+                str(row["machines"]),
+                f"{row['ratio']:.2f} × {span:>12}",
+                f"{row['price']:.0f}",
+                tables.number(row["bandwidth"], 2),
+            )
+        console = Console(highlight=False)
+        console.print(table)
+        lines = [*map(str, analysis.counts(self.rows)), *map(analysis.position, self.runs)]
+        console.print("\n" + "\n".join(filter(None, lines)), markup=False)
+        console.print(f"{badge.MEANING[PUBLISHED]}; data/reference/README.md", markup=False)
 
     def latency(self) -> Shown:
         """Draw the other socket's latency against local, by microarchitecture."""
@@ -171,6 +235,15 @@ class Survey:
         """The first claim's threshold, as the experiment file says it."""
         first = next(one for one in analysis.counts(self.rows) if one.what == what)
         return {f"claimed: {first.asked}": first.bound}
+
+
+def _so(count: analysis.Count) -> str:
+    """A count in words."""
+    return (
+        f"{count.asked} on {count.holds} of {count.of} machines "
+        f"({count.share[0]:.0%} to {count.share[1]:.0%}), median "
+        + tables.interval(count.median, *(count.interval or (None, None)))
+    )
 
 
 def _how(what: str) -> pl.Expr:

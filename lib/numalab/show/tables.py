@@ -57,6 +57,20 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
     return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
 
+def change(ratio: float | None, low: float | None, high: float | None) -> str:
+    """Return a ratio as a change in per cent with its interval: ``+38 % [+31, +46]``.
+
+    Below 10 % with a decimal; a change by more than ten times is told as a ratio.
+    """
+    if ratio is None or not 0.1 <= ratio <= 10:
+        return f"×{interval(ratio, low, high)}"
+    digits = 0 if abs(ratio - 1) >= 0.1 else 1
+    said, *ends = (
+        f"{100 * (one - 1):+.{digits}f}" for one in (ratio, low, high) if one is not None
+    )
+    return f"{said} %" + (f" [{', '.join(ends)}]" if len(ends) == 2 else "")
+
+
 def of_rows(rows: Sequence[Mapping[str, Any]], marked: Collection[str] = ()) -> str:
     """Return records as a Markdown table, a column for each key of the first; see ``markdown``."""
     heads = {name: name for name in rows[0]}

@@ -21,6 +21,8 @@ from numalab.show import badge, escape, tables
 from numalab.show.charts import bindings, curves, instances, matrix, placement, style, topology
 
 MEASURE = "measure"
+_CURVE = 3  # points: two make no curve
+_MOST_ALIKE = 4  # remarks of one kind on a plan; more are counted
 
 # The layouts of the binding ``cores`` as curves: how the cores are taken, one after the other.
 _LAYOUTS = {
@@ -38,6 +40,17 @@ class Text(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _ipython_display_(self) -> None:
+        if self:  # an empty one takes no place
+            from IPython.display import display
+
+            display({"text/markdown": str(self), "text/plain": str(self)}, raw=True)
+
+    def folded(self, title: str) -> Text:
+        """Return it behind a title that opens it; in print it is open. Nothing stays nothing."""
+        head = f"<details>\n<summary>{escape.html(title)}</summary>"
+        return Text(f"{head}\n\n{self}\n\n</details>" if self else "")
 
 
 Shown = style.Picture | Text
@@ -119,20 +132,26 @@ class View:
         in_cases = any(cell.case for cell in plan.cells)
         rows = [
             {
-                "cell": cell.label,
+                "cell": label if label == cell.label else f"{label}, such as {cell.label}",
                 "CPUs": cell.cpus or "all",
                 "memory": " ".join(filter(None, (cell.memory.policy, cell.memory.nodes))),
                 "command prefix": _prefix(cell),
                 "placement": _expects(cell),
                 **({"with": plans.conditions(plan, cell) or "nothing else"} if in_cases else {}),
             }
-            for cell in plan.cells
+            for label, (cell, *_) in results.rows_of(plan.cells)
         ]
         shared = plans.common_settings(plan).items()
         notes = [f"every trial ran with {name} = {value}" for name, value in shared]
         notes += [f"{why}; measured all the same" for why in self.run.manifest.busy]
         notes += dict.fromkeys(str(cell.stands_for) for cell in plan.cells if cell.stands_for)
-        notes += dict.fromkeys(str(note) for cell in plan.cells for note in cell.notes)
+        alike: dict[str, dict[str, None]] = {}
+        for note in (note for cell in plan.cells for note in cell.notes):
+            alike.setdefault(note.code, {})[str(note)] = None
+        for said in map(list, alike.values()):
+            notes += said[:_MOST_ALIKE]
+            if len(said) > _MOST_ALIKE:
+                notes.append(f"and {len(said) - _MOST_ALIKE} more remarks of this kind")
         text = tables.of_rows(rows, marked=("command prefix",))
         return Text(text + "".join(f"\n- {escape.markdown(note)}" for note in notes))
 
@@ -182,6 +201,9 @@ class View:
             return Text(f"No trial of this run measured {results.title(metric, point)} at {load}.")
         rows = worded(rows)
         summary = evidence.summarise(rows)
+        known = summary.filter((pl.col("role") != CONTROL) & pl.col("mean").is_not_null())
+        if known.height < 2:
+            return Text(f"This run measured {results.title(metric, point)} under one binding.")
         return self._marked(
             bindings.bindings_figure(summary, ratios, rows, better(self.run, metric))
         )
@@ -214,8 +236,6 @@ class View:
             if (cell.sweep is None or cell.sweep.option == option)
             and isinstance(cell.options.get(option), int)
         }
-        if len({at for _, at in places.values()}) < 2:
-            return Text(f"This run measured one number of {tables.plain(option)}: no curve.")
         words = {"clients": "client threads"}.get(option, tables.plain(option))
         return self._curves(metric, places, xlabel=words, log=True)
 
@@ -226,8 +246,6 @@ class View:
             for cell in self._cells()
             if cell.binding == "cores" and cell.layout in _LAYOUTS and cell.cpus
         }
-        if len({at for _, at in places.values()}) < 2:
-            return Text("This run measured one number of cores: there is no curve to draw.")
         return self._curves(
             metric, places, xlabel="number of cores", marks=self._full_nodes(places)
         )
@@ -250,12 +268,14 @@ class View:
             for cell in self._cells()
             if cell.binding == "local"
         }
-        if len({at for _, at in places.values()}) < 2:
-            return Text("This run measured one number of threads: there is no curve to draw.")
         return self._curves(metric, places, xlabel="number of threads", ideal=True)
 
     def _curves(self, metric: str, places: Mapping[str, tuple[str, float]], **look: Any) -> Shown:
         """Draw a metric along a number; ``places`` are the curve and the number of each cell."""
+        numbers = sorted({at for _, at in places.values()})
+        if len(numbers) < _CURVE:
+            at = " and ".join(f"{one:g}" for one in numbers) or "no number"
+            return Text(f"Too little for a curve: this run measured {look['xlabel']} {at}.")
         rows = self._rows(metric)
         if isinstance(rows, Text):
             return rows
@@ -307,8 +327,8 @@ class View:
         if isinstance(rows, Text):
             return rows
         pairs = self.run.node_pairs(metric, point or None)
-        if pairs.is_empty():
-            return Text(f"No trial measured {results.title(metric, point)} node by node.")
+        if pairs.height < 2:
+            return Text(f"No trial measured {results.title(metric, point)} between two nodes.")
         title = results.title(metric, point)
         return self._marked(matrix.node_matrix(worded(pairs), title, better(self.run, metric)))
 
@@ -318,6 +338,8 @@ class View:
         if isinstance(rows, Text):
             return rows
         host = self.run.host
+        if rows["point"].n_unique() < _CURVE:
+            return Text("This host has too few hardware threads for a matrix.")
         found = core_groups.from_measurements(
             self.run.measurements, host.topology, virtual=core_groups.is_virtual(host)
         )
@@ -344,7 +366,21 @@ class View:
         rows = self._rows("placed")
         if isinstance(rows, Text):
             return rows
-        return self._marked(placement.where(rows, list(self.run.cells)))
+        even = {name: even_share(cell) for name, cell in self.run.cells.items()}
+        return self._marked(placement.where(rows, list(self.run.cells), even))
+
+    def memory(self) -> Shown:
+        """Draw on which nodes the memory of each cell's program was found by the proof."""
+        rows = results.proven(self.run)
+        if rows.is_empty() or rows["point"].n_unique() < 2:
+            return Text("All memory was on one node.")
+        rows = rows.filter(pl.col("role") != CONTROL).with_columns(
+            label=pl.col("label").map_elements(escape.line, return_dtype=pl.String)
+        )
+        even = {name: even_share(cell) for name, cell in self.run.cells.items()}
+        return self._marked(
+            placement.where(rows, list(self.run.cells), even, "Where the program's memory was")
+        )
 
     def faults(self) -> Shown:
         """Draw the minor faults of each case beside its share of huge pages."""
@@ -464,6 +500,14 @@ def worded(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(
         label=pl.col("label").replace(labels), reason=pl.Series(reasons, dtype=pl.String)
     )
+
+
+def even_share(cell: Cell) -> float | None:
+    """Return a node's share of memory that a cell spreads alike over several; None for others."""
+    memory = cell.memory
+    if memory.policy != "interleave" or not memory.nodes:
+        return None
+    return 1 / len(cpulist.parse(memory.nodes))
 
 
 def better(run: runs.Run, metric: str) -> str | None:

@@ -30,8 +30,15 @@ _OWN, _AWAY = "the CPUs' own node", "other nodes (their number in the bar)"
 _USED = (pl.col("grade") != ERROR) & pl.col("value").is_not_null()
 
 
-def where(rows: pl.DataFrame, order: Sequence[str]) -> style.Picture:
+def where(
+    rows: pl.DataFrame,
+    order: Sequence[str],
+    even: Mapping[str, float | None] | None = None,
+    title: str = "Where new memory went",
+) -> style.Picture:
     """Draw the share of each node in every cell's new memory: stacked bars, cells in ``order``.
+
+    ``even`` are the shares that a node has of cells whose memory is spread alike: marked.
 
     ``rows`` are the measurement rows of the metric ``placed`` of one run (points "node N"); the
     bar is the mean over the blocks and each block's share of the CPUs' own node is a dot, so that
@@ -54,18 +61,32 @@ def where(rows: pl.DataFrame, order: Sequence[str]) -> style.Picture:
             else:
                 _bar(axes, place, mine, seen)
                 _dots(axes, place, mine)
+                _mark_even(axes, place, (even or {}).get(cell))
         layout.percent(axes)
-        axes.set_xlabel("share of the new memory")
-        style.title(figure, "Where new memory went")
+        axes.set_xlabel("share of the memory")
+        style.title(figure, title)
         names = sorted(seen, key=lambda name: name != _OWN)
+        marked = [one for cell in cells if (one := (even or {}).get(cell))]
         style.foot(
             figure,
             [*(Patch(facecolor=seen[name], label=name) for name in names),
+             *([_even_key(marked)] if marked else []),
              style.point("one block: share of the CPUs' node", markersize=3.2, color=style.INK,
                          **style.UNVERIFIED_LOOK)],
         )  # fmt: skip
 
     return style.Picture(layout.height(len(cells), 2), paint)
+
+
+def _mark_even(axes: Axes, place: int, share: float | None) -> None:
+    if share:
+        axes.plot([share, share], [place - 0.45, place + 0.45], color=style.BLACK, linewidth=1.4,
+                  zorder=4, gid="even")  # fmt: skip
+
+
+def _even_key(shares: Sequence[float]) -> Line2D:
+    said = " or ".join(f"1/{1 / share:.0f}" for share in sorted(set(shares), reverse=True))
+    return Line2D([], [], color=style.BLACK, linewidth=1.4, label=f"an even share, {said}")
 
 
 def _in_order(rows: pl.DataFrame, order: Sequence[str]) -> dict[str, str]:
@@ -218,8 +239,9 @@ def cases(frame: pl.DataFrame, title: str, hosts: Mapping[str, str]) -> style.Pi
     """Draw a share for every case (rows) and host (columns): the number, and its bar.
 
     ``frame`` has the columns case, host, value (of 1), low and high (the least and the most over
-    the trials); ``hosts`` maps the hosts to the badges of their evidence. Cases stand in the order
-    of the frame. Raises Fault for an empty frame.
+    the trials), even (a node's share where memory is spread alike, else null); ``hosts`` maps the
+    hosts to the badges of their evidence. Cases stand in the order of the frame. Raises Fault for
+    an empty frame.
     """
     if frame.is_empty():
         raise Fault(f"there is nothing to draw of {title!r}", "no run measured it")
@@ -234,6 +256,8 @@ def cases(frame: pl.DataFrame, title: str, hosts: Mapping[str, str]) -> style.Pi
             axes.text(0, 1.01, kind, transform=axes.transAxes, fontsize=style.TINY, va="bottom",
                       color=style.FAINT if kind == MEASURED else style.VERMILLION)  # fmt: skip
         style.title(figure, title)
+        even = frame["even"].drop_nulls().to_list()
+        style.foot(figure, [_even_key(even)] if even else [])
 
     return style.Picture(layout.height(len(names), 2), paint)
 
@@ -251,6 +275,7 @@ def _bars(axes: Axes, known: Mapping[str, Mapping[str, Any]], names: Sequence[st
         if high > low:
             axes.plot([low, min(high, 1.0)], [place, place], color=style.INK, linewidth=0.8,
                       zorder=2)  # fmt: skip
+        _mark_even(axes, place, record["even"])
         inside = value > 0.6
         end = min(value, 1.0) - 0.02 if inside else max(value, high) + 0.02
         style.halo(axes.text(end, place, layout.share(value), va="center_baseline",

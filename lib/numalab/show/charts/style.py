@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import html
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 import polars as pl
-from matplotlib import patheffects
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
@@ -83,9 +85,14 @@ RC: dict[str, Any] = {
     "text.parse_math": False,  # a dollar sign in a label is a dollar sign
     "savefig.dpi": 200,
     "svg.hashsalt": "numalab",  # element ids follow the content, not a random number
-    "svg.fonttype": "path",  # the reader needs no font
+    "svg.fonttype": "none",  # text that can be selected, searched and read aloud
 }
 _NO_DATE = {"Date": None, "Creator": None}
+# Where DejaVu Sans is not installed, Verdana is as wide; any other font is set as wide.
+_TEXT = re.compile(
+    r"<text style=\"(?P<style>[^\"]*?(?P<size>[\d.]+)px[^\"]*)\"(?P<rest>[^>]*)>(?P<words>[^<]*)<"
+)
+_SIZE = re.compile(r'width="([\d.]+)pt" height="([\d.]+)pt" viewBox="0 0 [\d.]+ ([\d.]+)"')
 PAGE = 9.0  # inches: what a page of the PDF holds above a caption
 _WATERMARK = "EMULATED HOST"
 
@@ -133,11 +140,28 @@ class Picture:
         """Return it as SVG text, without a date or a program's name."""
         out = io.BytesIO()
         with house_style():
-            self.figure.savefig(out, format="svg", metadata=_NO_DATE)
-        return out.getvalue().decode("utf-8")
+            name = self.figure.get_suptitle()
+            self.figure.savefig(out, format="svg", metadata={**_NO_DATE, "Title": name})
+        text = _TEXT.sub(_as_long, out.getvalue().decode("utf-8"))
+        return _SIZE.sub(functools.partial(_as_wide, WIDTH * 72), text, count=1)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"image/svg+xml": self.svg()}
+
+
+def _as_long(found: re.Match[str]) -> str:
+    """A text of an SVG that is as long in any font as in the one that it was laid out with."""
+    weight = "bold" if re.search("bold|700", found["style"]) else "normal"
+    long = 72 * text_width(html.unescape(found["words"]), float(found["size"]), weight)
+    length = f' textLength="{long:.1f}" lengthAdjust="spacingAndGlyphs"' if long else ""
+    font = found["style"].replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    return f'<text style="{font}"{found["rest"]}{length}>{found["words"]}<'
+
+
+def _as_wide(width: float, found: re.Match[str]) -> str:
+    """The size of an SVG, at least as wide as the text: a page scales all pictures alike."""
+    wide = max(width, float(found[1]))
+    return f'width="{wide:g}pt" height="{found[2]}pt" viewBox="0 0 {wide:g} {found[3]}"'
 
 
 @contextlib.contextmanager
@@ -158,7 +182,7 @@ def _mark(figure: FigureBase, picture: Picture) -> None:
     """Write a picture's badge in the upper corner, and across it where its host is emulated."""
     badge, width, height = picture.badge, picture.width, picture.height
     plain = badge == MEASURED
-    words = badge if plain else MEANING[badge]
+    words = badge if plain or picture.freehand else MEANING[badge]
     title = text_width(figure.get_suptitle(), TITLE, "bold")
     if title + text_width(words, SMALL) > width - 0.3:
         words = badge
@@ -243,10 +267,8 @@ def foot(figure: FigureBase, handles: Sequence[Artist] = (), note: str = "") -> 
 def key_columns(handles: Sequence[Artist]) -> int:
     """Return how many entries of a key stand side by side."""
     widths = [text_width(str(one.get_label()), SMALL) + 0.45 for one in handles]
-    for columns in range(len(widths), 1, -1):
-        lines = -(-len(widths) // columns)
-        column = [max(widths[at : at + lines]) for at in range(0, len(widths), lines)]
-        if sum(column) < WIDTH - 0.2:
+    for columns in range(len(widths), 1, -1):  # matplotlib fills them as array_split does
+        if sum(max(part) for part in np.array_split(widths, columns)) < WIDTH - 0.2:
             return columns
     return 1
 
@@ -306,8 +328,8 @@ def thousands() -> FuncFormatter:
 
 
 def halo(text: Any) -> None:
-    """Give a text a white outline, so that it stays legible over lines and bars."""
-    text.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
+    """Put white behind a text, so that it stays legible over lines and bars."""
+    text.set_bbox({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
 
 
 def family(binding: str, role: str = CELL) -> str:
