@@ -42,11 +42,12 @@ def up(numalab, checkout, request):
 def measured(numalab, host, experiment, *words):
     """Run an experiment's smoke on a host; return its manifest and {cell: [grade]} of all visits.
 
-    Every placement is verified, or unverified for a reason that emulation explains.
+    Every placement is verified, or unverified for a reason that emulation explains. Dozens of
+    emulated CPUs that spin for one another on two real ones are far slower than planned.
     """
     numalab(
         "run", experiment, "--hosts", host, "-p", "smoke", "--no-notebook",
-        "--allow-host-changes", *words,
+        "--allow-host-changes", "--time-limit", "1800", *words,
     )  # fmt: skip
     folder = numalab.run_of(host, experiment)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -73,8 +74,9 @@ def test_many_cpus_and_little_memory(numalab, up):
     assert manifest["plan"]["tool"]["facts"]["made"] == "carried"
     all_hold(grades, EXCUSED)
     assert any(cell.startswith("remote") for cell in grades)
-    _, grades = measured(numalab, host, "placement")
-    all_hold(grades, EXCUSED)
+    for experiment in ("placement", "core-to-core"):
+        _, grades = measured(numalab, host, experiment)
+        all_hold(grades, EXCUSED)
 
 
 def test_pages_of_16_kib(numalab, up):
@@ -117,5 +119,6 @@ def test_limits_of_memory_and_cpu_time(numalab, up):
     assert "cpu-time-too-little" in left_out  # latency under load takes 2 threads
 
 
-# CPU time may be used up, huge pages be too few, and threads of an emulated host share two cores.
-EXCUSED = ("held-back", "huge-pages-not-got", "chaser-not-alone")
+# CPU time may be used up, huge pages be too few, and threads of an emulated host share two cores:
+# two that answer each other then rarely run at the same time.
+EXCUSED = ("held-back", "huge-pages-not-got", "chaser-not-alone", "pairs-missing")
