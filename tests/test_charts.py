@@ -437,6 +437,15 @@ def test_a_core_matrix_holds_both_directions_in_topology_order(machine, read):
     assert len(figure.svg()) < 400_000
 
 
+def test_scattered_cpus_of_a_node_are_counted_not_cut(read):
+    """Of many CPUs a sample is measured: their list is longer than its place."""
+    values, cpus = latencies(read(INTEL_2N))
+    odd = [place for place, cpu in enumerate(cpus) if cpu % 2]
+    trials = core_latency_frame(values[np.ix_(odd, odd)], [cpus[place] for place in odd], blocks=1)
+    said = texts(matrix.core_matrix(trials, read(INTEL_2N)))
+    assert {"0: 16 CPUs", "1: 16 CPUs"} <= set(said)
+
+
 def test_pairs_without_a_valid_trial_are_counted(read):
     values, cpus = latencies(read(TWO_CPUS))
     trials = core_latency_frame(values, cpus, blocks=1)

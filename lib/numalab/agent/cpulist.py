@@ -70,3 +70,10 @@ def format(numbers: Iterable[int]) -> str:
             parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
         run = [] if number is None else [number]
     return ",".join(parts)
+
+
+def brief(numbers: Iterable[int], room: int) -> str:
+    """Return numbers as a list, or how many they are where that is longer than ``room``."""
+    numbers = list(numbers)
+    text = format(numbers)
+    return text if len(text) <= room else f"{len(numbers)} CPUs"

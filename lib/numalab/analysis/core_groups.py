@@ -156,7 +156,7 @@ def markdown(measurements: pl.DataFrame, topology: Host, *, virtual: bool | None
     lines = ["| level | latency (ns) | groups | CPUs | what the firmware calls them |",
              "| ---: | ---: | ---: | --- | --- |"]  # fmt: skip
     for number, level in enumerate(found.levels, 1):
-        shown = " · ".join(cpulist.format(group) for group in level.groups[:8])
+        shown = " · ".join(cpulist.brief(group, 40) for group in level.groups[:8])
         more = f" · … {len(level.groups) - 8} more" if len(level.groups) > 8 else ""
         name = level.explains or "nothing it lists"
         lines.append(

@@ -401,7 +401,7 @@ def _label_cpus(axes: Axes, order: Sequence[int], segments: Sequence[_Segment], 
     elif segments:
         middle = [(one.start + one.end) / 2 for one in segments]
         axes.set_xticks(middle, [one.name for one in segments])
-        axes.set_yticks(middle, [f"{one.name}: {_short(order[one.start:one.end])}"
+        axes.set_yticks(middle, [f"{one.name}: {cpulist.brief(order[one.start:one.end], 18)}"
                                  for one in segments])  # fmt: skip
         what, small = f"CPUs of {word}", len(segments) > 16
     else:
@@ -411,11 +411,6 @@ def _label_cpus(axes: Axes, order: Sequence[int], segments: Sequence[_Segment], 
         what, small = "CPU", False
     axes.set(xlabel=f"to {what}", ylabel=f"from {what}")
     axes.tick_params(labelsize=style.TINY if small else style.SMALL)
-
-
-def _short(cpus: Sequence[int]) -> str:
-    text = cpulist.format(cpus)
-    return text if len(text) <= 18 else text[:17] + "…"
 
 
 def _outline(axes: Axes, places: Sequence[int]) -> None:
