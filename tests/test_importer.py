@@ -1,9 +1,12 @@
 """Logs that somebody measured elsewhere become runs, and never more than unverified."""
 
 import pytest
+from typer.testing import CliRunner
 
-from numalab import check, runs
+from corpus import fixture
+from numalab import check, cli, runs
 from numalab.agent.errors import Fault
+from numalab.analysis import comparison
 from numalab.logs import importer
 from numalab.show import view as notebook
 
@@ -70,6 +73,100 @@ def test_results_of_two_tools_do_not_go_into_one_run(corpus):
     files = [corpus / "mlc/e5-2682v4_latency_only.txt", corpus / "stream/v5.10_2thr.txt"]
     with pytest.raises(Fault, match="several tools: mlc, stream"):
         importer.import_logs(files, "x", "latency", [], "")
+
+
+STREAM = """STREAM version $Revision: 5.10 $
+This system uses 8 bytes per array element.
+Array size = 80000000 (elements), Offset = 0 (elements)
+Function    Best Rate MB/s  Avg time     Min time     Max time
+Copy:           60000.1     0.021500     0.021333     0.022000
+Scale:          60001.2     0.021500     0.021333     0.022000
+Add:            64000.3     0.030100     0.030000     0.031000
+Triad:          64010.4     0.030100     0.029995     0.031000
+"""
+VALID = "Solution Validates: avg error less than 1.000000e-13 on all three arrays\n"
+
+
+def log(folder, text, name="node0.txt"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_log_stands_for_the_experiment_that_asks_for_what_it_measured(tmp_path):
+    path = log(tmp_path, STREAM + VALID)
+    folder = importer.import_logs([path], "x", None, [], "")
+    assert runs.load(folder).manifest.experiment == "stream"
+    with pytest.raises(Fault, match="latency does not ask for what these logs of stream") as told:
+        importer.import_logs([path], "x", "latency", [], "")
+    assert "stream" in told.value.hint
+    assert len(list((tmp_path / "runs" / "x").iterdir())) == 1
+
+
+def test_a_log_of_sysbench_stands_only_for_its_own_test(tmp_path):
+    with pytest.raises(Fault, match="no experiment asks for what these logs of sysbench"):
+        text = fixture("sysbench-threads.txt")
+        importer.import_logs([log(tmp_path, text)], "x", None, [], "")
+    folder = importer.import_logs([log(tmp_path, fixture("sysbench-cpu.txt"))], "x", None, [], "")
+    assert runs.load(folder).manifest.experiment == "sysbench-cpu"
+
+
+def test_a_log_without_validation_says_so_in_the_import_and_in_check(tmp_path):
+    path = log(tmp_path, STREAM)
+    told = CliRunner().invoke(cli.app, ["import", str(path), "--host", "x"]).output
+    assert "before STREAM says whether the solution validates" in told
+    (folder,) = (tmp_path / "runs" / "x").iterdir()
+    result = check.check(folder)
+    assert result.faults == []
+    assert any("did not validate" in warning for warning in result.warnings)
+    assert runs.load(folder).tool_rows("triad")["value"].to_list() == [None]
+
+
+def test_arrays_are_held_against_the_caches_that_lscpu_told(tmp_path):
+    shape = "CPU(s): 4\nOn-line CPU(s) list: 0-3\nL3 cache: {} MiB (2 instances)\n"
+    for size, code in ((8, []), (512, ["below-four-caches"])):
+        files = [log(tmp_path, STREAM + VALID), log(tmp_path, shape.format(size), "lscpu.txt")]
+        run = runs.load(importer.import_logs(files, f"x{size}", None, [], ""))
+        assert [why.code for why in run.trials[0].warnings] == code
+        assert check.check(run.folder).faults == []
+
+
+def mlc(access, traffic):
+    return (
+        "Intel(R) Memory Latency Checker - v3.11\n"
+        f"Measuring idle latencies for {access} access (in ns)...\n"
+        "\t\tNuma node\nNuma node\t     0\t     1\t\n       0\t  81.0\t 140.1\t\n"
+        "       1\t 140.0\t  81.1\t\n\nMeasuring Memory Bandwidths between nodes within system\n"
+        f"Using {traffic} traffic type\n\t\tNuma node\nNuma node\t     0\t     1\t\n"
+        "       0\t90000.0\t40000.1\t\n       1\t40000.0\t90000.1\t\n"
+    )
+
+
+def test_what_mlc_measured_in_another_way_is_never_compared(tmp_path):
+    one = log(tmp_path, mlc("sequential", "Read-only"), "one.txt")
+    two = log(tmp_path, mlc("random", "2:1 Read-Write"), "two.txt")
+    first, second = (
+        runs.load(importer.import_logs([path], path.stem, None, ["as it came"], ""))
+        for path in (one, two)
+    )
+    found = comparison.compare(first, second)
+    assert found.height == 16 and found["ratio"].is_null().all()
+    assert {str(why) for why in found["reason"]} == {"only in a", "only in b"}
+    again = runs.load(importer.import_logs([one], "again", None, ["as it came"], ""))
+    alike = comparison.compare(first, again)
+    assert "0-1 sequential" in alike["point"].to_list()
+
+
+def test_a_matrix_is_of_one_way_of_access_and_the_point_chooses_it(tmp_path):
+    files = [
+        log(tmp_path, mlc(access, "Read-only"), f"{access}.txt")
+        for access in ("random", "sequential")
+    ]
+    run = runs.load(importer.import_logs(files, "x", None, [], ""))
+    assert set(run.node_pairs("idle_latency")["point"]) == {"random", "sequential"}
+    view = notebook.View(run)
+    assert "random, sequential" in str(view.matrix("idle_latency"))
+    assert not isinstance(view.matrix("idle_latency", "random"), notebook.Text)
 
 
 def test_cells_are_named_one_for_each_measurement(corpus):

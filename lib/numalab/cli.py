@@ -535,16 +535,22 @@ def parse(
 def import_logs(
     files: Annotated[list[Path], typer.Argument(help="Outputs of tools, captured elsewhere.")],
     host_name: Annotated[str, typer.Option("--host", help="The machine they were measured on.")],
-    experiment: Annotated[str, typer.Option(help="The experiment they stand for.")] = "latency",
+    experiment: Annotated[
+        str | None, typer.Option(help="The experiment they stand for; else the one that fits.")
+    ] = None,
     cell: Annotated[
         list[str] | None, typer.Option(help="The binding of each file, in order.")
     ] = None,
     note: Annotated[str, typer.Option(help="Where they come from.")] = "",
 ) -> None:
     """Make a run, graded unverified, of logs measured by hand elsewhere."""
+    from numalab import runs
     from numalab.logs import importer
 
     folder = importer.import_logs(files, host_name, experiment, cell or [], note)
+    for trial in runs.load(folder).trials:
+        for warning in trial.warnings:
+            _print(f"⚠ trial {trial.trial}: {warning}")
     _print(f"{folder}   →   numalab report {folder}")
 
 

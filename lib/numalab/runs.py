@@ -167,11 +167,16 @@ class Run:
 
         The cells ``local``, ``remote`` and ``memory-only`` are such pairs. A tool that measures
         all pairs by itself (MLC) names them in ``x`` (CPU node) and ``y`` (memory node); its rows
-        get ``binding``, ``cpu_nodes`` and ``memory_nodes`` of the pair, and the point "".
+        get ``binding``, ``cpu_nodes`` and ``memory_nodes`` of the pair, and as point what else is
+        in theirs (how it was measured).
         """
-        rows = self.tool_rows(metric, point).filter(pl.col("role") != contract.CONTROL)
+        rows = self.tool_rows(metric).filter(pl.col("role") != contract.CONTROL)
+        pair = pl.col("x").is_not_null() & pl.col("y").is_not_null()
+        mode = pl.col("point").str.replace(r"^\d+-\d+ ?", "")
+        rows = rows.with_columns(point=pl.when(pair).then(mode).otherwise("point"))
+        rows = rows if point is None else rows.filter(pl.col("point") == point)
         cells = rows.filter(pl.col("binding").is_in(["local", *PAIRS]))
-        own = rows.filter(pl.col("x").is_not_null() & pl.col("y").is_not_null())
+        own = rows.filter(pair)
         if not cells.is_empty() or own.is_empty():
             return self._without_copies(cells)
         node = {"cpu_nodes": "x", "memory_nodes": "y"}
@@ -183,7 +188,6 @@ class Run:
             .when(pl.col("y").cast(pl.Int64).is_in(memory_only))
             .then(pl.lit("memory-only"))
             .otherwise(pl.lit("remote")),
-            point=pl.lit(""),
         )
 
 

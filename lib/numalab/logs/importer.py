@@ -26,6 +26,7 @@ from numalab.agent.contract import (
     MemoryPolicy,
     Node,
     Plan,
+    Reason,
     Record,
     Timing,
     ToolRecord,
@@ -39,6 +40,7 @@ from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 
 ELSEWHERE = reason("measured-elsewhere")
+_TESTS = {"prime_limit": "cpu", "operation": "memory", "thread_yields": "threads"}  # of sysbench
 _SHAPES = ("lscpu", "numactl")  # describe the host; everything else is a measurement
 
 
@@ -51,16 +53,16 @@ class _Log(NamedTuple):
 
 
 def import_logs(
-    files: Sequence[Path], host: str, experiment: str, labels: Sequence[str], note: str
+    files: Sequence[Path], host: str, experiment: str | None, labels: Sequence[str], note: str
 ) -> Path:
     """Make a run directory of captured outputs; return it.
 
     Each output of a measuring tool becomes one trial, graded unverified, in a cell of its own
     named by ``labels`` (in order; else by its file). Outputs of lscpu and ``numactl --hardware``
-    describe the host; ``note`` says where all of them come from. Raises Fault for a file that no
-    parser recognises or can read.
+    describe the host; ``note`` says where all of them come from. Without an ``experiment`` it is
+    the one that asks for what they measure. Raises Fault for a file that no parser recognises or
+    can read, and for an experiment that asks for something else.
     """
-    loaded = experiments.load(experiment)
     found = [_read(path) for path in files]
     shapes = {log.form: log.text for log in found if log.form in _SHAPES}
     measured = [log for log in found if log.form not in _SHAPES]
@@ -71,16 +73,18 @@ def import_logs(
             "give --cell once per measurement, in the order of the files, or not at all",
         )
     with untrusted.little_memory("what is imported"):
-        parsed = [drivers.driver(tool).parse(log.text) for log in measured]
+        parsed = [logs.parser(tool)(log.text) for log in measured]
+    loaded = _experiment(experiment, tool, parsed)
     machine = _host(shapes, note)
-    folder = launch.new_run_directory(home.runs(), host, experiment)
+    folder = launch.new_run_directory(home.runs(), host, loaded.name)
     (folder / "raw").mkdir(parents=True)
     version = next((r["text"] for r in parsed[0] if r["kind"] == "version"), None)
     names = labels or [log.path.stem for log in measured]
-    cells = tuple(_cell(place, name) for place, name in enumerate(names, 1))
+    rules = {"cache_bytes": _cache_bytes(shapes)} if tool == "stream" else {}
+    cells = tuple(_cell(place, name, rules) for place, name in enumerate(names, 1))
     plan = _plan(loaded, host, ToolRecord(tool, version), cells, note)
-    for trial, log in zip(plan.order, measured, strict=True):
-        _write_trial(folder, trial, plan.tool, log)
+    for trial, log, records in zip(plan.order, measured, parsed, strict=True):
+        _write_trial(folder, trial, plan.tool, log, drivers.driver(tool).doubts(records, rules))
     record = HostRecord(SCHEMA, host, False, None, machine, {}, None)
     journal.write_json(folder / "host.json", to_json(record))
     _write_manifest(folder, plan)
@@ -120,10 +124,41 @@ def _only_tool(measured: Sequence[_Log]) -> str:
     return names[0]
 
 
-def _cell(place: int, label: str) -> Cell:
+def _experiment(
+    asked: str | None, tool: str, parsed: Sequence[Sequence[Record]]
+) -> experiments.Experiment:
+    """Return the experiment that logs of a tool stand for: it must ask for what they measure."""
+    metrics = {row.metric for one in parsed for row in drivers.driver(tool).metrics(one)}
+    tests = {_TESTS[r["name"]] for one in parsed for r in one if r.get("name") in _TESTS}
+
+    def fits(one: experiments.Experiment) -> bool:
+        own = tool in (one.tool.name, *one.tool.prefer) or tool == "mlc"
+        of_test = tool != "sysbench" or {one.tool.options.get("test")} == tests
+        return own and of_test and bool(metrics & set(one.measure))
+
+    if asked and fits(experiments.load(asked)):
+        return experiments.load(asked)
+    known = [experiments.load(name) for name in experiments.names()]
+    fitting = [one for one in known if fits(one)]
+    if asked and fitting:
+        raise Fault(
+            f"{asked} does not ask for what these logs of {tool} measure",
+            f"leave --experiment out, or name {' or '.join(one.name for one in fitting)}",
+        )
+    if not asked and not fitting:
+        raise Fault(
+            f"no experiment asks for what these logs of {tool} measure: {', '.join(metrics)}",
+            "name the one that they shall stand for with --experiment",
+        )
+    return fitting[0] if fitting else experiments.load(str(asked))
+
+
+def _cell(place: int, label: str, options: dict[str, Any]) -> Cell:
     expects = Expectation(MemoryExpectation("none"), CpuExpectation("outcome"))
     memory = MemoryPolicy(NOT_RECORDED)
-    return Cell(None, "", memory, expects, f"imported:{place}", "imported", label)
+    return Cell(
+        None, "", memory, expects, f"imported:{place}", "imported", label, options=options
+    )  # fmt: skip
 
 
 def _plan(
@@ -149,7 +184,9 @@ def _plan(
     )
 
 
-def _write_trial(folder: Path, trial: Trial, tool: ToolRecord, log: _Log) -> None:
+def _write_trial(
+    folder: Path, trial: Trial, tool: ToolRecord, log: _Log, doubts: Sequence[Reason]
+) -> None:
     name = f"raw/{trial.trial:04d}-imported.stdout.gz"
     digest = journal.write_gzip(folder / name, log.text.encode("utf-8"))
     when = datetime.fromtimestamp(log.path.stat().st_mtime, timezone.utc).isoformat()
@@ -171,6 +208,7 @@ def _write_trial(folder: Path, trial: Trial, tool: ToolRecord, log: _Log) -> Non
         tool=tool,
         raw={"stdout": name},
         sha256={name: digest},
+        warnings=tuple(doubts),
     )
     journal.append(folder / "journal.ndjson", record)
 
@@ -196,6 +234,13 @@ def _write_manifest(folder: Path, plan: Plan) -> None:
         sha256={name: journal.sha256(folder / name) for name in names},
     )
     journal.write_json(folder / "manifest.json", to_json(manifest))
+
+
+def _cache_bytes(shapes: dict[str, str]) -> int | None:
+    """Return the sum of the last-level caches, where lscpu told it (since util-linux 2.34)."""
+    records = logs.parser("lscpu")(shapes["lscpu"]) if "lscpu" in shapes else []
+    sums = {r["name"]: r["value"] for r in records if r["kind"] == "cache" and r["scope"] == "all"}
+    return sums.get("L3") or sums.get("L2")
 
 
 def _host(shapes: dict[str, str], note: str) -> Host:

@@ -323,10 +323,14 @@ class View:
 
     def matrix(self, metric: str, point: str = "") -> Shown:
         """Draw a metric by CPU node and memory node as an annotated heat map."""
-        rows = self._rows(metric, point or None)
+        rows = self._rows(metric)
         if isinstance(rows, Text):
             return rows
         pairs = self.run.node_pairs(metric, point or None)
+        ways = pairs["point"].unique().sort().to_list()
+        if len(ways) > 1:
+            named = f"{results.title(metric)} was measured in several ways"
+            return Text(f"{named}, and each is a matrix of its own: {', '.join(ways)}.")
         if pairs.height < 2:
             return Text(f"No trial measured {results.title(metric, point)} between two nodes.")
         title = results.title(metric, point)
