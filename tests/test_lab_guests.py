@@ -22,13 +22,19 @@ from small_host import DEFINITION
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Boots by what the file "plan" says, line by line and boot by boot: ready, panic, silent, broken.
 QEMU = """
-    import os, sys, time
+    import json, os, struct, sys, time
     folder = os.path.dirname(os.path.realpath(__file__))
     said = open(next(w[5:] for w in sys.argv if w.startswith("file:")), "a", buffering=1)
     open(folder + "/boots", "a").write(" ".join(sys.argv) + "\\n")
     boots = len(open(folder + "/boots").read().splitlines())
     plan = open(folder + "/plan").read().split()
     does = plan[min(boots, len(plan)) - 1]
+    if "-plugin" in sys.argv:
+        counters = sys.argv[sys.argv.index("-plugin") + 1].split("counters=")[1]
+        ticks = open(folder + "/ticks").read().split()
+        with open(counters, "r+b") as page:
+            page.seek(72)
+            page.write(struct.pack("<Q", int(ticks[min(boots, len(ticks)) - 1])))
     if does == "broken":
         sys.exit("qemu-system-x86_64: cannot set up guest memory")
     if does != "silent":
@@ -38,6 +44,13 @@ QEMU = """
         sys.exit(0)
     if does == "ready":
         said.write("numalab-lab: ready\\n")
+    for line in sys.stdin if "-qmp" in sys.argv else ():
+        order = json.loads(line)
+        if order["execute"] == "migrate":
+            open(order["arguments"]["uri"].split(">")[1], "w").write("state")
+        print(json.dumps({"return": {"status": "completed"}}), flush=True)
+        if order["execute"] == "quit":
+            sys.exit(0)
     time.sleep(600)
 """
 SSH = """
@@ -47,6 +60,8 @@ SSH = """
     if "date +" in sys.argv[-1]:
         off = float(open(folder + "/off").read()) if os.path.exists(folder + "/off") else 0
         print(time.time() + off)
+    if "dmesg" in sys.argv[-1]:
+        print("tsc: Detected 2000.0 MHz\\ntsc: Refined TSC clocksource calibration: 2500.000 MHz")
 """
 IMG = "import sys; open(sys.argv[-1], 'w').write('over ' + sys.argv[sys.argv.index('-b') + 1])"
 KEYGEN = """
@@ -396,3 +411,76 @@ def test_a_guest_that_neither_runs_nor_waits_hangs(tmp_path, monkeypatch):
     assert patience.lost() == ""
     now = guests._HANG_S + 1
     assert "hangs" in patience.lost()
+
+
+# --- snapshots of hosts with configured timing ----------------------------------------------------
+
+
+@pytest.fixture
+def timed(lab, monkeypatch):
+    """Two hosts of one shape, each with a timing of its own: small and other."""
+    model = lab / "model.so"
+    model.touch()
+    monkeypatch.setattr(guests.timing_build, "library", lambda say: model)
+    for name, far in (("small", 136), ("other", 100)):
+        timing = {"latency_ns": [[85, far], [far, 85]]}
+        definition = {**yaml.safe_load(DEFINITION), "timing": timing}
+        (lab / "lab" / "hosts" / f"{name}.yml").write_text(yaml.safe_dump(definition))
+    (lab / "bin" / "ticks").write_text("2500100000")
+    return lab
+
+
+def loaded(lab):
+    """For each start of QEMU: whether it loaded a snapshot."""
+    return ["-incoming" in boot for boot in boots(lab)]
+
+
+def test_a_timed_host_is_booted_once_and_loaded_afterwards(timed):
+    first = command("up", "small")
+    assert first.exit_code == 0 and loaded(timed) == [False, True], first.output
+    assert "from a snapshot" in first.output
+    (made,) = [path for path in (image.cache() / "snapshots").iterdir() if path.is_dir()]
+    assert {path.name for path in made.iterdir()} == {"disk", "state"}
+    assert (guests.folder("small") / "disk").read_text() == f"over {made}/disk"
+    assert command("down", "small").exit_code == 0
+    assert command("up", "small").exit_code == 0 and loaded(timed) == [False, True, True]
+    assert command("up", "other").exit_code == 0, "one that differs in its timing only"
+    assert loaded(timed) == [False, True, True, True]
+    assert "latency_ns=85:100+100:85" in boots(timed)[-1]
+
+
+@pytest.mark.parametrize("what", ["qemu", "model", "key", "shape"])
+def test_a_snapshot_is_made_anew_when_what_it_depends_on_changes(timed, monkeypatch, what):
+    command("up", "small")
+    command("down", "small")
+    (before,) = (image.cache() / "snapshots").glob("small-*")
+    if what == "qemu":
+        with open(timed / "bin" / "qemu-system-x86_64", "a") as file:
+            file.write("# another\n")
+    elif what == "model":
+        (timed / "model2.so").touch()
+        monkeypatch.setattr(guests.timing_build, "library", lambda say: timed / "model2.so")
+    elif what == "key":
+        (image.cache() / "key.pub").write_text("ssh-ed25519 other")
+    else:
+        path = timed / "lab" / "hosts" / "small.yml"
+        path.write_text(path.read_text().replace("128 MiB", "256 MiB"))
+    command("up", "small")
+    assert loaded(timed) == [False, True, False, True]
+    (after,) = (image.cache() / "snapshots").glob("small-*")
+    assert after != before
+
+
+def test_a_snapshot_whose_clock_is_not_this_machines_is_made_anew(timed):
+    (timed / "bin" / "ticks").write_text("2500100000 2400000000 2500100000")
+    said = command("up", "small").output
+    assert "its kernel counts on 2500.0 MHz of its clock, which has 2400.000" in said
+    assert loaded(timed) == [False, True, False, True]
+
+
+def test_a_guest_whose_clock_stays_wrong_is_given_up(timed):
+    (timed / "bin" / "ticks").write_text("2400000000")
+    with pytest.raises(Fault, match="which has 2400.000"):
+        command("up", "small")
+    assert loaded(timed) == [False, False, False] and qemus(timed) == []
+    assert not list((image.cache() / "snapshots").glob("small-*"))

@@ -10,6 +10,18 @@
 
 struct page *page;
 
+static char configured[sizeof ((struct page *)NULL)->configuration];
+
+void counters_begin(void) {
+    memset(page, 0, sizeof *page);
+    memcpy(page->magic, "numatime", sizeof page->magic);
+    page->version = 1;
+    page->vcpus = (u64)config.vcpus;
+    page->nodes = (u64)config.nodes;
+    page->ticks_a_second = clock_ticks_a_second();
+    memcpy(page->configuration, configured, sizeof configured);
+}
+
 bool counters_map(const char *file, int count, char *const *words) {
     _Static_assert(sizeof(struct counters) == 512 && sizeof(struct page) == 37376, "the layout");
     int descriptor = -1, kind = MAP_SHARED | MAP_ANONYMOUS;
@@ -25,13 +37,9 @@ bool counters_map(const char *file, int count, char *const *words) {
     if (mapped == MAP_FAILED)
         return false;
     page = mapped;
-    memset(page, 0, sizeof *page);
-    memcpy(page->magic, "numatime", sizeof page->magic);
-    page->version = 1;
-    page->vcpus = (u64)config.vcpus;
-    page->nodes = (u64)config.nodes;
-    size_t at = 0, room = sizeof page->configuration;
+    size_t at = 0, room = sizeof configured;
     for (int i = 0; i < count && at < room; i++)
-        at += (size_t)snprintf(page->configuration + at, room - at, "%s%s", i ? " " : "", words[i]);
+        at += (size_t)snprintf(configured + at, room - at, "%s%s", i ? " " : "", words[i]);
+    counters_begin();
     return true;
 }

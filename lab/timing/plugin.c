@@ -198,7 +198,10 @@ static void mark(struct block *block) {
 }
 
 static void translate_off(u64 id, struct block *block) {
+    static atomic_bool begun;
     (void)id;
+    if (!atomic_exchange(&begun, true))
+        counters_begin(); /* a snapshot that was loaded until now has brought its own page */
     mark(block);
 }
 

@@ -64,7 +64,7 @@ const char *config_read(int count, char *const *words);
 
 /* ---- counters.c -------------------------------------------------------------------------- */
 
-/* 512 bytes a vCPU; the agent reads this layout (agent/collectors/timing.py). */
+/* 512 bytes a vCPU; the agent reads this layout (agent/collectors/memory_model.py). */
 struct counters {
     u64 virtual_ps, instructions, loads, stores, l1_misses, l2_misses, l3_misses, stall_ps, queue_ps,
         transfers, prefetched, waits;
@@ -74,7 +74,8 @@ struct counters {
 struct page {
     char magic[8]; /* "numatime" */
     u64 version, vcpus, nodes, on, gave_up, idle_ps, clock_ps, switches;
-    u64 spare[55];
+    u64 ticks_a_second; /* of this machine's time-stamp counter; numalab.lab reads it */
+    u64 spare[54];
     struct counters of[64];
     char configuration[4096]; /* the words that the model was configured by */
 };
@@ -82,6 +83,8 @@ extern struct page *page;
 
 /* Maps the page, anew and empty but for the words. Returns false with errno. */
 bool counters_map(const char *file, int count, char *const *words);
+/* Empties the page again: a snapshot brings its own. */
+void counters_begin(void);
 
 /* ---- calendar.c -------------------------------------------------------------------------- */
 
@@ -143,6 +146,7 @@ u64 clock_now_ps(void); /* what this thread is told; never less than what any wa
 u64 clock_raise(u64 ps);
 void clock_real_from(u64 ps); /* real time goes on from there; under running_lock */
 void clock_begin(void);
+u64 clock_ticks_a_second(void); /* of the time-stamp counter, as far as it was seen; 0: unknown */
 void clock_trap_tsc(void);    /* of this thread, once the guest's counter follows the model */
 void clock_follow(u64 ps);    /* from now on the guest's counter follows the model */
 void clock_catch_reads(void); /* install the handler of trapped reads */

@@ -1,8 +1,9 @@
 """Running guests: boot, reach, list and end them.
 
 Each guest has a folder in the cache: ``disk`` (what it changed of the image; it outlives a crash
-of the guest or of QEMU and ends with ``lab down``), ``image`` (the image's name), ``state.json``
-(the running QEMU), ``console``, that of the boot before it, and ``qemu.log``.
+of the guest or of QEMU and ends with ``lab down``), ``image`` and ``snapshot`` (the name of what
+the disk is based on), ``state.json`` (the running QEMU), ``console``, that of the boot before it,
+and ``qemu.log``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 from numalab.agent import kernel
 from numalab.agent.errors import Fault
 
-from . import hosts, image, inventory, qemu, timing_build, tools
+from . import hosts, image, inventory, qemu, snapshots, timing_build, tools
 
 _ATTEMPTS = 3  # emulated guests crash now and then, soon after their start
 _KVM_SIGN_S = 20.0  # a guest that KVM really runs reaches its init in 2 s
@@ -34,6 +36,8 @@ _SILENT_CPU_S = 900.0  # without a line on its console, or an answer of its ssh 
 _HANG_S = 40.0  # seconds in which a guest neither ran nor waited for a CPU: one that boots is busy
 _CLOCK_OFF_S = 2.0
 _STARTING = "it is starting, or hangs"
+_TICKS = struct.Struct("<72xQ")  # struct page of lab/timing: ticks_a_second
+_FREQUENCY_OFF = 5e-4  # as a share; what the guest times is wrong by as much
 
 
 # While these are counted no perf that starts or ends makes the kernel patch its own code, which
@@ -133,7 +137,7 @@ def up(name: str, say: image.Say) -> Guest:
         except BaseException:
             _end(name)
             if fresh:  # the console stays, to see why
-                for file in ("disk", ".disk", "image"):
+                for file in ("disk", ".disk", "image", "snapshot"):
                     (home / file).unlink(missing_ok=True)
             inventory.write(known())
             raise
@@ -176,30 +180,32 @@ def ssh_options() -> list[str]:
 
 def _boot(host: hosts.Host, say: image.Say) -> None:
     home = folder(host.name)
-    made = _disk(host, say)
+    fresh = not (home / "disk").exists()
+    made = image.ensure(host.image or host.arch, say) if fresh else _old_image(host, say)
     _need_memory(host)
     key = key_file().with_name("key.pub").read_text().split()[1]
     accelerators = ["tcg"] * _ATTEMPTS
     model = timing_build.library(say) if host.timing else None
     if not model and qemu.native(host) and _kvm_may_work():
         accelerators.insert(0, "kvm")
+    if fresh:
+        (home / "image").write_text(made.name)
+        if not model:
+            _make_disk(home, made)
     why = ""
     say(f"booting {host.name}")
     for accelerator in accelerators:
-        started = time.monotonic()
         wiring = qemu.Wiring(
             accelerator, made / "vmlinuz", made / "initrd", home / "disk",
             _free_port(home), key, home / "console", model, home / "counters",
         )  # fmt: skip
-        child = _start(host, wiring, home)
-        why = _wait(child, home, accelerator)
+        if model and fresh:
+            why = _load(host, wiring, say)
+        else:
+            why = _try(host, wiring, say)
         if accelerator == "kvm":
             _remember_kvm(not why)
-        guest = look(host.name)
-        why = why or _log_in(guest, child) or _prepare(guest)
         if not why:
-            kind = "under KVM" if accelerator == "kvm" else "emulated in software"
-            say(f"{host.name} is up after {time.monotonic() - started:.0f} s, {kind}")
             return
         _end(host.name)
         said = f"KVM does not work here ({why}); emulating in software"
@@ -207,29 +213,72 @@ def _boot(host: hosts.Host, say: image.Say) -> None:
     raise Fault(f"{host.name} could not be booted: {why}", f"its console: {home / 'console'}")
 
 
-def _disk(host: hosts.Host, say: image.Say) -> Path:
-    """Make the guest's disk unless it left one; return the folder of the image under it."""
+def _try(host: hosts.Host, wiring: qemu.Wiring, say: image.Say) -> str:
+    """Boot a guest, or load it; return why it is not up, else ""."""
     home = folder(host.name)
-    disk, name = home / "disk", home / "image"
-    if disk.exists():
-        made = image.cache() / "images" / name.read_text()
-        if not made.is_dir():
-            raise Fault(
-                f"{host.name} has a disk over an image that is gone ({made.name})",
-                f"numalab lab down {host.name} removes the disk",
-            )
-        if made.name != image.identity(host.image or host.arch):
-            say(f"{host.name} boots from its old disk; the image's recipe has changed since")
-        return made
-    made = image.ensure(host.image or host.arch, say)
-    name.write_text(made.name)
+    started = time.monotonic()
+    child = _start(host, wiring, home)
+    loaded = wiring.state is not None
+    why = "" if loaded else _wait(child, home, wiring.accelerator)
+    guest = look(host.name)
+    why = why or _log_in(guest, child) or _prepare(guest, host, loaded)
+    if wiring.monitor and not why:
+        snapshots.save(child, wiring.disk, host.name, snapshots.digest(host, wiring))
+    elif not why:
+        kind = "under KVM" if wiring.accelerator == "kvm" else "emulated in software"
+        kind += ", from a snapshot" if loaded else ""
+        say(f"{host.name} is up after {time.monotonic() - started:.0f} s, {kind}")
+    return why
+
+
+def _load(host: hosts.Host, wiring: qemu.Wiring, say: image.Say) -> str:
+    """Load a guest from its snapshot, made first where there is none; return why it is not up."""
+    home = folder(host.name)
+    mark = snapshots.digest(host, wiring)
+    snapshots.folder().mkdir(parents=True, exist_ok=True)
+    with image.locked(
+        snapshots.folder() / f"{mark}.lock", lambda: say("waiting: another numalab boots its like")
+    ):
+        made = snapshots.find(mark)
+        if made is None:
+            say(f"{host.name}: for a snapshot, once; later it is loaded in seconds")
+            _make_disk(home, wiring.kernel.parent)
+            why = _try(host, wiring._replace(monitor=True), say)
+            if why:
+                return why
+            _end(host.name)
+            made = snapshots.find(mark)
+            assert made
+        (home / "snapshot").write_text(made.name)
+    _make_disk(home, made)
+    why = _try(host, wiring._replace(state=made / "state"), say)
+    if why:
+        (home / "snapshot").unlink()
+        snapshots.remove_unused(made.name)
+    return why
+
+
+def _old_image(host: hosts.Host, say: image.Say) -> Path:
+    """Return the folder of the image under a guest's disk."""
+    made = image.cache() / "images" / (folder(host.name) / "image").read_text()
+    if not made.is_dir():
+        raise Fault(
+            f"{host.name} has a disk over an image that is gone ({made.name})",
+            f"numalab lab down {host.name} removes the disk",
+        )
+    if made.name != image.identity(host.image or host.arch):
+        say(f"{host.name} boots from its old disk; the image's recipe has changed since")
+    return made
+
+
+def _make_disk(home: Path, base: Path) -> None:
+    """Make a guest's disk over that of an image or a snapshot."""
     part = home / ".disk"
-    words = ["-q", "-f", "qcow2", "-F", "qcow2", "-b", str(made / "disk"), str(part)]
+    words = ["-q", "-f", "qcow2", "-F", "qcow2", "-b", str(base / "disk"), str(part)]
     done = subprocess.run(["qemu-img", "create", *words], capture_output=True, text=True)
     if done.returncode != 0:
-        raise Fault(f"{host.name}: its disk was not made: {done.stderr.strip()}")
-    part.rename(disk)
-    return made
+        raise Fault(f"{home.name}: its disk was not made: {done.stderr.strip()}")
+    part.rename(home / "disk")
 
 
 def _need_memory(host: hosts.Host) -> None:
@@ -253,9 +302,9 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
     with open(home / "qemu.log", "wb") as log:
         child = subprocess.Popen(
             qemu.argv(host, wiring),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE if wiring.monitor else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if wiring.monitor else log,
+            stderr=log,
             start_new_session=True,  # it stays when the command that started it ends
             env=environment,
         )
@@ -349,15 +398,34 @@ def _log_in(guest: Guest, child: subprocess.Popen[bytes] | None = None) -> str:
     return ""
 
 
-def _prepare(guest: Guest) -> str:
+def _prepare(guest: Guest, host: hosts.Host, loaded: bool) -> str:
     """Set the clock where it is wrong, and hold events; return why that cannot be done, else ""."""
     asked = time.time()
     done = _over_ssh(guest, "date +%s.%N")
     if done.returncode == 0 and abs(float(done.stdout) - (asked + time.time()) / 2) > _CLOCK_OFF_S:
         done = _over_ssh(guest, f"date -s @{time.time():.1f}")
-    if guest.accelerator == "tcg":
+    if done.returncode != 0:
+        return f"its clock cannot be set: {done.stderr.strip()}"
+    if guest.accelerator == "tcg" and not loaded:
         _over_ssh(guest, _HOLD_EVENTS)
-    return "" if done.returncode == 0 else f"its clock cannot be set: {done.stderr.strip()}"
+    return _prepare_timed(guest) if host.timing else ""
+
+
+def _prepare_timed(guest: Guest) -> str:
+    """Give a host with configured timing its name; return why its clock is wrong, else ""."""
+    name = guest.name
+    done = _over_ssh(
+        guest,
+        f"echo {name} >/proc/sys/kernel/hostname; echo 127.0.0.1 localhost {name} >/etc/hosts; "
+        f"sed -i 's/^[^ ]*/{name}/' /etc/numalab-lab; echo {_READY} >/dev/console; "
+        "dmesg | grep -o 'tsc: .* MHz'",  # the last is the best that the kernel knows
+    )
+    with open(folder(name) / "counters", "rb") as file:
+        ticks: int = _TICKS.unpack_from(file.read(_TICKS.size))[0]
+    its, ours = float(["0", *re.findall(r"([0-9.]+) MHz", done.stdout)][-1]), ticks / 1e6
+    if ours and abs(its / ours - 1) > _FREQUENCY_OFF:
+        return f"its kernel counts on {its} MHz of its clock, which has {ours:.3f}"
+    return ""
 
 
 def _over_ssh(guest: Guest, command: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ class Wiring(NamedTuple):
     console: Path
     timing: Path | None = None  # the library of the memory model
     counters: Path | None = None  # the file that the model counts in
+    monitor: bool = False  # on QEMU's standard input and output
+    state: Path | None = None  # of a snapshot, to go on from
 
 
 def native(host: Host) -> bool:
@@ -47,6 +50,9 @@ def argv(host: Host, wiring: Wiring) -> list[str]:
         # A guest that reboots or panics ends, and whoever started it sees that.
         *("-nodefaults", "-display", "none", "-no-reboot"),
         *_timing(host, wiring),
+        *(("-qmp", "stdio") if wiring.monitor else ()),
+        # By a shell's cat: "file:" is newer than QEMU 7.2, "fd:" takes no files since 9.1.
+        *(("-incoming", f"exec:cat {shlex.quote(str(wiring.state))}") if wiring.state else ()),
     ]
 
 
@@ -125,4 +131,5 @@ def _kernel_words(host: Host, wiring: Wiring) -> str:
         f"root=/dev/vda rw rootflags=noatime,noinit_itable {machine} init=/guest-init "
         f"quiet mitigations=off nokaslr nowatchdog oops=panic panic=-1 {host.kernel}"
     ).strip()
-    return f"{kernel} -- name={host.name} key={wiring.key} accelerator={wiring.accelerator}"
+    name = "timed" if host.timing else host.name  # one snapshot serves hosts of several names
+    return f"{kernel} -- name={name} key={wiring.key} accelerator={wiring.accelerator}"
