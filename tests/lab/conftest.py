@@ -57,6 +57,7 @@ class Numalab:
             "NUMALAB_RUNS": str(checkout / "runs"),
             "PYTHONPATH": str(REPOSITORY / "lib"),
             "PYTHONUNBUFFERED": "1",
+            watching.MARK.partition("=")[0]: watching.MARK.partition("=")[2],
         }
 
     def command(self, *words):
@@ -98,10 +99,13 @@ def numalab(checkout):
     """Call numalab in the tests' checkout; no guest outlives the tests, however they end."""
     from numalab.lab import image
 
-    watching.kill_qemus()  # of a session that was killed by a machine's end
     reaper, pipe = watching.outlive_by_a_moment()
     call = Numalab(checkout, image.cache() / "guests")
     try:
+        found = json.loads(call("lab", "status", "--json"))
+        others = [guest["name"] for guest in found if guest["pid"] and guest["name"] in GUESTS]
+        assert not others, f"another session of these tests has {others} up"
+        call("lab", "down", *GUESTS)  # disks of a session that was killed
         yield call
         call("lab", "down", *GUESTS)
         assert watching.qemus() == {}

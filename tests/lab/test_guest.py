@@ -11,6 +11,24 @@ import time
 import watching
 
 
+def test_a_session_ends_its_own_guests_only():
+    marks = ["NUMALAB_TESTS=one", "NUMALAB_TESTS=two"]
+    words = ["qemu-system-pretended", "60"]
+    own, other = (
+        subprocess.Popen(words, executable="/bin/sleep", env=dict([mark.split("=")]))
+        for mark in marks
+    )
+    try:
+        watching.wait_for(lambda: list(watching.qemus(marks[0])) == [own.pid])
+        watching.kill_qemus(marks[0])
+        assert own.wait() == -signal.SIGKILL
+        assert list(watching.qemus(marks[1])) == [other.pid] and other.poll() is None
+    finally:
+        other.kill()
+        own.kill()
+        other.wait()
+
+
 def test_a_guest_is_its_definition(numalab, guest):
     """Topology as numactl and lscpu see it, the servers, and a clock that is right."""
     distances = numalab("lab", "ssh", guest, "--", "numactl", "--hardware")

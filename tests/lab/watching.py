@@ -14,27 +14,32 @@ from pathlib import Path
 SILENT_S = 900
 
 
+# In the environment of what a session of the tests starts; guests of others stay alone.
+MARK = f"NUMALAB_TESTS={os.getpid()}"
+
+
 class Stuck(AssertionError):
     """A command made no progress; its text says what it had said until then."""
 
 
-def qemus():
-    """Return {pid: command line} of the tests' living QEMUs."""
+def qemus(mark=MARK):
+    """Return {pid: command line} of living QEMUs whose environment holds a mark."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
+                variables = (entry / "environ").read_bytes().split(b"\0")
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if any(word.startswith(b"numalab-test-") for word in words):
+            if mark.encode() in variables and b"qemu-system" in words[0]:
                 found[int(entry.name)] = b" ".join(words).decode()
     return found
 
 
-def kill_qemus():
-    """End what is left of the tests' guests, whoever started them."""
-    for pid in qemus():
+def kill_qemus(mark=MARK):
+    """End what is left of a session's guests."""
+    for pid in qemus(mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -114,7 +119,7 @@ def outlive_by_a_moment():
     read_end, write_end = os.pipe()
     os.set_inheritable(read_end, True)
     child = subprocess.Popen(
-        [sys.executable, __file__, str(read_end)],
+        [sys.executable, __file__, str(read_end), MARK],
         pass_fds=[read_end], start_new_session=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     os.close(read_end)
@@ -123,4 +128,4 @@ def outlive_by_a_moment():
 
 if __name__ == "__main__":
     os.read(int(sys.argv[1]), 1)  # returns at the end of whoever holds the other end
-    kill_qemus()
+    kill_qemus(sys.argv[2])
