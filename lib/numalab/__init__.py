@@ -1,7 +1,7 @@
 """numalab: what NUMA binding does to real software, measured, proven and published.
 
 A notebook needs one name of this package: ``numalab.experiment``, ``numalab.open_run`` or, the
-article's, ``numalab.article``.
+article's, ``numalab.article`` and ``numalab.survey``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from numalab.agent import VERSION as __version__
 
-__all__ = ["__version__", "article", "experiment", "open_run"]
+__all__ = ["__version__", "article", "experiment", "open_run", "survey"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +23,8 @@ def __getattr__(name: str) -> Any:
         from numalab.show.article import article
 
         return article
+    if name == "survey":
+        from numalab.show.survey import Survey
+
+        return Survey
     raise AttributeError(f"module 'numalab' has no attribute {name!r}")

@@ -489,6 +489,38 @@ def report(
 
 
 @app.command()
+def survey(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Latency runs of your hosts; else the newest of this host."),
+    ] = None,
+    host_name: HostName = None,
+    out: Annotated[Path | None, typer.Option(help="Where the page goes.")] = None,
+    notebook: Annotated[
+        bool, typer.Option("--notebook/--no-notebook", help="Draw the charts, on a page.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Show what others published of real machines, and where your hosts stand among them."""
+    from numalab import runs
+    from numalab.show import survey as published
+
+    if folders:
+        own = [runs.load(folder) for folder in folders]
+    else:
+        own = runs.newest(host_name or platform.node())
+    found = published.Survey([run for run in own if run.manifest.experiment == "latency"])
+    if as_json:
+        _print_json(found.as_dict())
+        return
+    found.print()
+    if notebook:
+        from numalab.pages import survey as pages
+
+        _print(f"\n{pages.make(found.runs, out)}")
+
+
+@app.command()
 def restore() -> None:
     """Put back host settings that an earlier run changed and could not put back."""
     from numalab.agent.trial import settings as changes

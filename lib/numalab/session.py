@@ -205,9 +205,21 @@ def run_all(
             failed.append(name)
     spent = units.seconds(time.monotonic() - started)
     settings.say(f"{units.count(len(folders), 'experiment')} in {spent}   →   numalab report")
+    for place in _among_published(folders):
+        settings.say(place)
     if failed:
         raise Fault(f"not everything could be measured: {', '.join(failed)} failed")
     return folders
+
+
+def _among_published(folders: Iterable[Path]) -> Iterator[str]:
+    """Where this host stands among published machines, if its latencies can be compared."""
+    from numalab import runs
+    from numalab.analysis import survey
+
+    for run in map(runs.load, folders):
+        if run.manifest.experiment == "latency" and (place := survey.position(run)):
+            yield place
 
 
 def all_asked(

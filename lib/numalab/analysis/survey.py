@@ -123,6 +123,30 @@ def counted(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def by_microarchitecture(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return what the other socket costs, a row per microarchitecture, the oldest first.
+
+    Columns: ``machines`` whose latencies count, medians over them of ``ratio``, ``price`` (ns) and
+    ``bandwidth`` (of the local one), ``least`` and ``most`` of the ratio.
+    """
+    ratio = pl.col("ratio")
+    latency = counted(ratios(rows, LATENCY)).filter(pl.col("class") == OTHER)
+    bandwidth = counted(ratios(rows, BANDWIDTH)).filter(pl.col("class") == OTHER)
+    kind = ["microarchitecture", "year"]
+    return (
+        latency.group_by(kind)
+        .agg(
+            machines=pl.len(), ratio=ratio.median(), least=ratio.min(), most=ratio.max(),
+            price=pl.col("price").median(),
+        )
+        .join(
+            bandwidth.group_by(kind).agg(bandwidth=ratio.median()), on=kind, how="left",
+            nulls_equal=True,
+        )
+        .sort("year", "microarchitecture", nulls_last=True)
+    )  # fmt: skip
+
+
 # --- claims, counted over machines ----------------------------------------------------------------
 
 
@@ -146,14 +170,22 @@ class Count:
     median: float | None
     interval: tuple[float, float] | None
 
+    @property
+    def verdict(self) -> str:
+        """Whether it is shown to be so on most machines, on few, or neither."""
+        if not self.of:
+            return "nothing published"
+        low, high = self.share
+        return "true of most" if low > 0.5 else "true of few" if high < 0.5 else "undecided"
+
     def __str__(self) -> str:
         if not self.of or self.median is None:
             return f"{self.says}: no machine whose source can be followed was measured so"
         low, high = self.share
         within = f" [{self.interval[0]:.2f}, {self.interval[1]:.2f}]" if self.interval else ""
         return (
-            f"{self.says} ({self.asked}): so on {self.holds} of {self.of} published machines "
-            f"({low:.0%} to {high:.0%}); median ratio {self.median:.2f}{within}"
+            f"{self.says} ({self.asked}): {self.holds} of {self.of} published machines "
+            f"({low:.0%} to {high:.0%}), median {self.median:.2f}{within}"
         )
 
 
@@ -346,6 +378,7 @@ _BINDINGS = {
     "cpus 0-15,32-47": ("one whole node", False),
     "nodes 0-3": ("all nodes", False),
 }
+_WORKLOADS = {"mysql-point-select": "MySQL point-select", "service-per-node": "an office system"}
 
 
 def servers(rows: pl.DataFrame) -> pl.DataFrame:
@@ -370,7 +403,9 @@ def servers(rows: pl.DataFrame) -> pl.DataFrame:
         )
         .with_columns(
             binding=pl.coalesce(named),
-            workload=pl.col("metric").str.replace(r"(, mean)? rate$|: (qps|throughput)$", ""),
+            workload=pl.col("metric")
+            .str.replace(r"(, mean)? rate$|: (qps|throughput)$", "")
+            .replace(_WORKLOADS),
             setting=pl.col("notes").str.extract(r"(setting \S+|huge pages \w+)"),
         )
         .filter(pl.col("binding").is_not_null())

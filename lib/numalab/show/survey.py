@@ -81,7 +81,7 @@ class Survey:
         said = other.filter(pl.col("machine") == "ali-e5-2682v4")["ratio"].item()
         cached = other.filter(pl.col("access") == analysis.CACHED)
         intel, rest = (
-            " to ".join(tables.number(one) for one in (part["value"].min(), part["value"].max()))
+            " to ".join(map(tables.number, sorted(part["value"].to_list())[:: part.height - 1]))
             for part in (cached.filter(_INTEL), cached.filter(~_INTEL))
         )
         return Text(
