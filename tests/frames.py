@@ -430,15 +430,88 @@ def write(run: runs.Run, raw: Optional[Mapping[str, str]] = None) -> Path:
     return folder
 
 
-def sysbench_run(folder: Path, host: str = "here") -> Path:
-    """Write a small whole run of sysbench's CPU test, one trial graded unverified, with tables."""
+SYSBENCH = ToolRecord("sysbench", "1.0.20", "/usr/bin/sysbench", facts={"warmup_option": False})
+OWN = {"kernel.numa_balancing": "1", "thp.enabled": "madvise", "thp.defrag": "madvise"}
+
+
+def sysbench_run(folder: Path, host: str = "here", nodes: int = 1, blocks: int = 1) -> Path:
+    """Write a whole run of sysbench's CPU test under ``local``, with tables, that passes the check.
+
+    With more nodes it has the cells of every binding of the experiment.
+    """
+    from dataclasses import replace
+
+    from numalab import experiments, rederived
+    from numalab.agent.plan import make
+    from topologies import topology
+
+    machine = replace(topology(nodes=nodes, cores=2), root="/")
+    asked = experiments.load("sysbench-cpu").request(
+        "smoke", host, seed=1, blocks=blocks, bindings=["local"] if nodes == 1 else None
+    )
+    then = make.Environment(None, tool=SYSBENCH, own=OWN)
+    made = make.make(asked, replace(machine, root="/of a record"), then)
+    known = host_record(machine, host=host, before=OWN)
     text = (Path(__file__).parent / "fixtures" / "tools" / "sysbench-cpu.txt").read_text()
-    tool = ToolRecord("sysbench", "1.0.20", "/usr/bin/sysbench")
-    cell = Cell("unbound", 1.0, role="baseline", cpus=None, cpu_nodes="0", threads=1,
-                memory={"policy": "default", "nodes": None})  # fmt: skip
-    made = plan([cell], blocks=1, experiment="sysbench-cpu", host=host, tool=tool, control=False)
-    raw = "raw/0001-unbound.stdout.gz"
-    record = trial(made.order[0], grade="unverified", tool=tool, raw={"stdout": raw})
-    write(run(made, folder=folder, trials=[record]), {raw: text})
+    raw: Dict[str, str] = {}
+    begun = runs.Run(folder, manifest(made, folder.name), known, ())
+    records = []
+    for number, item in enumerate(made.order):
+        own = _raw_of(item, made.cell[item.cell], known.topology, text)
+        raw |= dict(own.values())
+        one = trial(item, tool=made.tool, raw={kind: name for kind, (name, _) in own.items()},
+                    started=_moment(10 * number), ended=_moment(10 * number + 5),
+                    times=contract.TrialTimes(0.5, 0.0, 0.0, 0.1, 4.5), settings=OWN,
+                    bound={"cpus": "", "policy": ""})  # fmt: skip
+        records.append(one)
+    write(replace(begun, trials=tuple(records)), raw)  # that the raw files can be read
+    due = [rederived.Trial(begun, one).due() for one in records]
+    begun = replace(begun, trials=tuple(due))
+    times = {**rederived.manifest(begun).times, "total_s": 99.0}
+    write(replace(begun, manifest=replace(begun.manifest, times=times)), raw)
     store.write(folder)
     return folder
+
+
+def _moment(seconds: int) -> str:
+    return f"2026-11-20T22:{6 + seconds // 60:02d}:{seconds % 60:02d}.000Z"
+
+
+def _raw_of(
+    item: contract.Trial, cell: contract.Cell, machine: contract.Host, text: str
+) -> Dict[str, Tuple[str, str]]:
+    """Return the raw files of a trial of sysbench by their kind: name and text."""
+    import json
+
+    from numalab.agent import cpulist
+    from numalab.agent.trial import proof as placement
+    from numalab.agent.trial.trial import raw_name
+
+    nodes = cpulist.parse(cell.memory.nodes or "0")
+    allowed = cell.cpus or cpulist.format(machine.usable)
+    memory = contract.MemoryProof(
+        None, source="numa_maps", pages_bytes=dict.fromkeys(nodes, 8 << 20),
+        processes=1, resident_bytes=16 << 20, policies={cell.memory.policy: 8 << 20},
+    )  # fmt: skip
+    looks = [
+        contract.Proof(None, memory, contract.CpuProof(None, None, 3, allowed, allowed),
+                       when="running", t_s=t_s)
+        for t_s in (0.1, 1.0)
+    ]  # fmt: skip
+    proofs = [placement.again(one, cell, machine) for one in looks]
+    proofs = placement.settled(proofs, cell.expects.memory, 20 << 20)
+    usage = {"schema": 3, "kind": "rusage", "wall_s": 3.25, "exit_status": 0, "signal": None,
+             "max_rss_bytes": 20 << 20, "max_rss_reason": None, "user_s": 6.0, "system_s": 0.1,
+             "minor_faults": 900, "major_faults": 0, "voluntary_switches": 10,
+             "involuntary_switches": 20}  # fmt: skip
+    sample = {"t_s": 1.0, "metric": "free", "value": 1e9, "unit": "B", "source": "meminfo"}
+    collected = {"schema": 3, "collected_s": 3.1, "disturbance": None, "samples": [sample],
+                 "reasons": {}}  # fmt: skip
+    contents = {
+        "stdout": text,
+        "stderr": "",
+        "rusage": json.dumps(usage),
+        "proof": contract.dumps({"schema": 3, "cell": cell.id, "proofs": proofs}),
+        "collect": json.dumps(collected),
+    }
+    return {kind: (raw_name(item.trial, cell.id, kind), it) for kind, it in contents.items()}

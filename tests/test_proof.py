@@ -516,7 +516,8 @@ class TestRealProcess:
 
 
 def _recorded(pages, seen="0-1", lumps=0):
-    return Proof(True, MemoryProof(True, pages_bytes=pages, lumps=lumps), CpuProof(True, seen=seen))
+    memory = MemoryProof(True, source="numa_maps", pages_bytes=pages, lumps=lumps)
+    return Proof(True, memory, CpuProof(True, threads=1, allowed="0-1", seen=seen))
 
 
 @pytest.mark.parametrize(
@@ -532,8 +533,11 @@ def _recorded(pages, seen="0-1", lumps=0):
     ],
 )
 def test_a_recorded_proof_is_judged_by_its_figures_not_by_its_word(proof, rule, words):
-    said = proving.contradiction(proof, cell(rule, "0-1"))
-    assert said is None if words is None else words in str(said)
+    found = proving.again(proof, cell(rule, "0-1"), TWO_NODES)
+    if words is None:
+        assert found.ok is True and found.memory.shares == {0: 1.0}
+    else:
+        assert found.ok is not True and words in str(found.reason)
 
 
 def test_a_recorded_proof_of_an_instance_is_judged_by_that_ones_binding():
@@ -545,9 +549,11 @@ def test_a_recorded_proof_of_an_instance_is_judged_by_that_ones_binding():
     )
     several = replace(cell(), instances=(one, two))
     proof = replace(_recorded({1: 100}), instance="i1")
-    assert proving.contradiction(proof, several) is None
-    assert proving.contradiction(replace(proof, instance="i0"), several).code == "memory-outside"
-    assert proving.contradiction(replace(proof, instance="x"), several).code == "unknown-instance"
+    assert proving.again(proof, several, TWO_NODES).ok is True
+    wrong = proving.again(replace(proof, instance="i0"), several, TWO_NODES)
+    assert wrong.reason.code == "memory-outside"
+    with pytest.raises(Fault, match="x"):
+        proving.again(replace(proof, instance="x"), several, TWO_NODES)
 
 
 def test_several_roots_are_proven_together(host):

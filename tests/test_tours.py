@@ -219,11 +219,11 @@ def test_the_checker_judges_every_visit(measured, tmp_path):
 @pytest.mark.parametrize(
     "change, says",
     [
-        (lambda line: line["visits"].reverse(), "not in the order that the seed gives"),
+        (lambda line: line["visits"].reverse(), "visits 1.cell is"),
         (lambda line: line["visits"].pop(), "not of its tour's cells"),
-        (lambda line: line["visits"][0].update(grade="error", reason=None), "without a reason"),
+        (lambda line: line["visits"][0].update(grade="error", reason=None), "visits 1.grade"),
         (lambda line: line["visits"][0].update(
-            grade="error", reason={"code": "no-proof", "fields": {}}), "does not follow"),
+            grade="error", reason={"code": "no-proof", "fields": {}}), "visits 1.grade"),
     ],
 )  # fmt: skip
 def test_a_changed_visit_is_found(measured, tmp_path, change, says):

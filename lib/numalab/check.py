@@ -7,8 +7,8 @@ of a run, and implausible values.
 
 from __future__ import annotations
 
+import dataclasses
 import io
-import json
 import os
 import resource
 import subprocess
@@ -17,34 +17,28 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from numalab import runs, store, untrusted
-from numalab.agent import drivers
+from numalab import rederived, runs, store, untrusted
+from numalab.agent.collectors import memory_model
 from numalab.agent.contract import (
-    CONFIGURED,
     ERROR,
     MEASURED,
     NOT_RECORDED,
+    PUBLISHED,
     UNVERIFIED,
     VERIFIED,
-    Bound,
-    Cell,
-    Graded,
-    Proof,
     Reason,
     TrialRecord,
 )
-from numalab.agent.errors import Fault, ParseError
+from numalab.agent.errors import Fault
 from numalab.agent.host import state
-from numalab.agent.plan import kinds, tours
 from numalab.agent.plan import make as planning
-from numalab.agent.trial import proof as placement
 from numalab.agent.trial import settings
-from numalab.agent.trial.trial import together
 from numalab.agent.words import units
 from numalab.show import escape
 
@@ -53,7 +47,7 @@ DOUBTS = ("below-four-caches", "below-hidden-cache", "not-validated")
 SHOWN = 12  # rows of one table named before "and N more"
 MOST_FOUND, LONGEST = 200, 600  # findings of a kind before "there is more"; characters of one
 MOST_BYTES = 4 << 30  # of the files of a run
-MOST_LOOKS = 100_000  # at the placement of one trial: two at every pair of 200 nodes
+SLACK_S = 1.0  # by which clocks may differ, and a clock be put right
 UNLISTED = (*store.SEALED, store.SUMS)  # not in the manifest's hashes, or only in part
 
 
@@ -119,15 +113,13 @@ def _contents(result: Result) -> None:
     result.trials = len(run.trials)
     store.check_size(run)
     _note(result.faults, _order(run))
-    _note(result.faults, _cases(run))
-    for trial in run.trials:
-        with store.understood(run.folder, trial.trial):
-            _note(result.faults, _grades(run, trial))
-        _note(result.faults, _settings(run, trial, run.plan.started[trial.cell]))
-    if run.host.emulated and run.evidence == MEASURED:
-        result.faults.append("manifest.json: an emulated host's figures are called measured")
-    if run.evidence == CONFIGURED and not run.host.timing:
-        result.faults.append("manifest.json: called configured, but no timing is in host.json")
+    if run.manifest.status == "imported":
+        _note(result.faults, _imported(run))
+    else:
+        _note(result.faults, _records(run))
+        for trial in run.trials:
+            with store.understood(run.folder, trial.trial):
+                _note(result.faults, _trial(run, trial))
     if run.own_experiment:
         run.experiment  # Fault where the file is none  # noqa: B018
     _note(result.faults, _tables(run))
@@ -183,154 +175,152 @@ def _differing(
 
 
 def _order(run: runs.Run) -> Iterator[str]:
-    """Tell where the trials are not those of the plan, or the plan is no design."""
-    plan, manifest = run.plan, run.manifest
+    """Tell where the trials are not those of the plan, or did not follow each other."""
+    manifest = run.manifest
     for trial in run.trials:
         for name, digest in trial.sha256.items():
             if manifest.sha256.get(name) != digest:
                 yield f"{name}: journal.ndjson and manifest.json disagree on its sha256"
+        if set(trial.sha256) != set(trial.raw.values()):
+            yield f"journal.ndjson: trial {trial.trial} has other hashes than raw files"
     if manifest.status == "complete":
         measured = {trial.trial for trial in run.trials}
-        for missing in sorted({item.trial for item in plan.order} - measured):
+        for missing in sorted({item.trial for item in run.plan.order} - measured):
             yield f"journal.ndjson: trial {missing} is missing in a run that is called complete"
+        if manifest.ended is None:
+            yield "manifest.json: the run is called complete, but has no end"
     elif manifest.status == "running":
         yield "manifest.json: the run never ended (numalab run --resume completes it)"
-    for cell in plan.cells:
-        for bound in cell.instances or (cell,):
-            wrong = _weaker(bound)
-            if wrong:
-                yield f"manifest.json: cell {cell.id} binds memory, but requires {wrong} of it"
-    by_block: dict[int, list[str]] = {}
-    for item in plan.order:
-        by_block.setdefault(item.block, []).append(item.cell)
-    cells = sorted(cell.id for cell in plan.cells)
-    for block, members in sorted(by_block.items()):
-        if sorted(id for one in members for id in plan.visited(one)) != cells:
-            yield f"manifest.json: block {block} of the plan does not hold every cell once"
-    orders = {tuple(members) for members in by_block.values()}
-    if len(by_block) > 5 and len(plan.started) > 2 and len(orders) == 1:
-        yield "manifest.json: every block has the same order; trials must be randomised"
-
-
-def _weaker(bound: Bound) -> str | None:
-    """Say what a binding requires in place of the proof that its memory policy calls for."""
-    if bound.memory.policy == NOT_RECORDED:  # its trials are never verified
-        return None
-    due, has = kinds.POLICIES[bound.memory.policy].expects, bound.expects.memory
-    if due.proof != "required" or _excused(bound):
-        return None
-    if has.proof != "required":
-        return "no proof"
-    weighted = has.weights is not None and "weighted" not in bound.memory.policy
-    if (has.rule, has.nodes, has.policy) != (due.rule, bound.memory.nodes, None) or weighted:
-        return "another proof"
-    return None
-
-
-def _excused(cell: Bound) -> bool:
-    """Tell whether interleaving need not be even in a cell: it asks what a full node takes."""
-    return cell.memory.policy == "interleave" and cell.expects.memory.why is not None
-
-
-def _grades(run: runs.Run, trial: TrialRecord) -> Iterator[str]:
-    """Parse a trial's raw output again and grade its cells again from their recorded proofs."""
-    where = f"trial {trial.trial} ({trial.cell})"
-    for one in (Graded(trial.cell, trial.grade, trial.reason), *trial.visits):
-        if one.grade != VERIFIED and one.reason is None:
-            yield f"journal.ndjson: {where} is graded {one.grade} without a reason"
-    if trial.visits:
-        order = tours.order(run.plan.visited(trial.cell), run.plan.request.seed, trial.block)
-        if [one.cell for one in trial.visits] != order:
-            yield f"{where}: its visits are not in the order that the seed gives"
-        if trial.grade != together(trial.visits)[0]:
-            yield f"{where}: graded {trial.grade}, which does not follow from its visits"
-    if all(one.grade == ERROR for one in trial.graded):
+    if manifest.status == "imported":  # its moments are those of files
         return
-    driver = drivers.driver(trial.tool.name)
-    try:
-        with untrusted.little_memory(run.folder):
-            records = driver.parse(store.read_raw(run.folder, trial.raw[driver.output]))
-        for one in trial.graded:
-            own = [r for r in records if not trial.visits or r.get("visit") == one.cell]
-            said = one.grade == VERIFIED and driver.unverified(own, run.cells[one.cell].options)
-            if said:
-                yield f"{where}: {one.cell} is graded verified, but its raw output says: {said}"
-    except (ParseError, KeyError) as error:
-        yield f"{where}: graded {trial.grade}, but its raw output does not parse: {error}"
-    verified = [
-        run.cells[one.cell] for one in trial.graded
-        if one.grade == VERIFIED and run.cells[one.cell].expects.memory.proof != "none"
-    ]  # fmt: skip
-    if not verified:
-        return
-    if "proof" not in trial.raw:
-        yield f"{where}: graded verified, but no placement proof was recorded"
-        return
-    recorded = store.read_json(run.folder, trial.raw["proof"])
-    listed = recorded.get("proofs") if isinstance(recorded, dict) else None
-    if not isinstance(listed, list) or len(listed) > MOST_LOOKS:
-        yield f"{where}: {trial.raw['proof']} holds no proofs, or too many"
-        return
-    name = trial.raw["proof"]
-    looks = [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
-    for cell in verified:
-        its = [proof for proof in looks if not trial.visits or proof.cell == cell.id]
-        yield from _grade(run, f"trial {trial.trial} ({cell.id})", its, cell)
+    before = manifest.started
+    if run.trials and _apart_s(before, run.trials[0].started) < -SLACK_S:
+        yield f"manifest.json: the run started {before}, after its first trial"
+    for trial in run.trials:
+        for name, moment in (("started", trial.started), ("ended", trial.ended)):
+            if _apart_s(before, moment) < -SLACK_S:
+                yield f"journal.ndjson: trial {trial.trial} {name} {moment}, before {before}"
+            before = moment
+    if run.trials and manifest.ended and _apart_s(before, manifest.ended) < -SLACK_S:
+        yield f"manifest.json: the run ended {manifest.ended}, before its last trial"
 
 
-def _grade(run: runs.Run, where: str, proofs: Sequence[Proof], cell: Cell) -> Iterator[str]:
-    """Judge again the recorded proofs of a cell that a trial verified."""
-    grade, _ = placement.grade(proofs, run.host.topology)
-    if grade != VERIFIED:
-        yield f"{where}: graded verified, but its recorded placement gives {grade}"
-    for proof in proofs:
-        wrong = placement.contradiction(proof, cell) if proof.ok and not proof.early else None
-        if wrong:
-            yield f"{where}: graded verified, but its recorded placement says: {wrong}"
+def _apart_s(earlier: str, later: str) -> float:
+    """Return the seconds between two moments, as all files of a run write them."""
+    one, two = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (earlier, later))
+    return (two - one).total_seconds()
 
 
-def _cases(run: runs.Run) -> Iterator[str]:
-    """Hold the settings of every cell against those of its case, and of the host."""
-    for name in settings.HELD if run.manifest.status != "imported" else ():
+def _imported(run: runs.Run) -> Iterator[str]:
+    """Tell where what somebody measured by hand is called more than that."""
+    if run.evidence != PUBLISHED:
+        yield f"manifest.json: figures from elsewhere are called {run.evidence}"
+    for trial in run.trials:
+        if any(one.grade == VERIFIED for one in trial.graded):
+            yield f"journal.ndjson: trial {trial.trial} is verified in a run that was imported"
+    for cell in run.plan.cells:
+        if cell.memory.policy != NOT_RECORDED:
+            yield f"manifest.json: cell {cell.id} says under which policy it was measured elsewhere"
+
+
+def _records(run: runs.Run) -> Iterator[str]:
+    """Hold manifest.json and host.json against what follows from the rest of the run."""
+    for name, said, due in (
+        ("host.json", run.host, rederived.host), ("manifest.json", run.manifest, rederived.manifest)
+    ):  # fmt: skip
+        try:
+            yield from (f"{name}: {one}" for one in rederived.differences(said, due(run)))
+        except (Fault, *store.NONSENSE) as error:
+            yield f"{name}: nothing follows from what it says ({error})"
+    for name in settings.HELD:
         if name not in run.plan.settings and state.value(run.host.before, name) is not None:
             yield f"manifest.json: no cell says under which {name} it was measured"
-    request = run.plan.request
-    cases = {case.name: case.changes for case in request.cases}
-    for cell in run.plan.cells:
-        own = cell.case.name if cell.case else None
-        if own is not None and own not in cases:
-            yield f"manifest.json: cell {cell.id} is of the case {own!r}, which is not asked for"
-            continue
-        asked = {}
-        for name, value in {**request.changes, **(cases[own] if own else {})}.items():
-            plain = name.rstrip("?")  # "lru_gen.enabled?" is asked for where the host has it
-            if plain == name or plain in cell.changes:
-                asked[plain] = value
-        if dict(cell.changes) != asked:
-            yield (
-                f"manifest.json: cell {cell.id} sets {dict(cell.changes)}, what is asked for "
-                f"is {asked}"
-            )
 
 
-def _settings(run: runs.Run, trial: TrialRecord, cell: Cell) -> Iterator[str]:
+def _trial(run: runs.Run, said: TrialRecord) -> Iterator[str]:
+    """Hold a trial's record and its proofs against its cell and its raw files."""
+    where = f"trial {said.trial} ({said.cell})"
+    try:
+        trial = rederived.Trial(run, said)
+        due = trial.due()
+    except Fault as fault:
+        yield f"journal.ndjson: {where}: {fault}"
+        return
+    for one in rederived.differences(said, due, rest="manifest.json and the raw files"):
+        yield f"journal.ndjson: {where}: {one}"
+    yield from (f"journal.ndjson: {where}: {one}" for one in _spent(trial))
+    yield from (f"journal.ndjson: {where}: {one}" for one in _settings(run, said))
+    if said.grade == ERROR:
+        return
+    for cell in trial.cells():
+        recorded, again = trial.proofs_again(cell)
+        for one in rederived.differences(recorded, again, "proof"):
+            yield f"{said.raw['proof']}: {where}: {one}"
+    yield from (f"{name}: {where}: {one}" for name, one in _across(run, trial))
+
+
+def _spent(trial: rederived.Trial) -> Iterator[str]:
+    """Tell where the seconds of a trial cannot be."""
+    said = trial.said
+    times, lasted = said.times, _apart_s(said.started, said.ended)
+    if min(dataclasses.astuple(times)) < 0:
+        yield "its times hold negative seconds"
+    parts = times.start_s + times.warmup_s + times.measure_s
+    for what, part, whole in (
+        ("its phases", parts, times.total_s), ("it", times.total_s, lasted),
+    ):  # fmt: skip
+        if part > whole + SLACK_S:
+            yield f"{what} took {part:.3f} s of {whole:.3f} s"
+    if trial.usage and trial.usage["wall_s"] > times.total_s + SLACK_S:
+        yield f"its program ran for {trial.usage['wall_s']} s of {times.total_s} s"
+
+
+def _across(run: runs.Run, trial: rederived.Trial) -> Iterator[tuple[str, str]]:
+    """Tell where two raw files of a trial cannot be of one program."""
+    raw, usage, found = trial.said.raw, trial.usage, trial.collected
+    looks = [proof.t_s for proof in trial.proofs]
+    if looks != sorted(looks) or (looks and looks[-1] > usage["wall_s"] + SLACK_S):
+        yield raw["proof"], f"its looks at {looks} s are not within the program's time, in order"
+    told = [
+        {int(node): size for node, size in one["buffers"].items() if size}
+        for kind in ("ready", "result") for one in trial.events(kind)
+        if one.get("nothing_yet") is not True and one.get("buffers")
+    ]  # fmt: skip
+    moved = [
+        dict(proof.memory.pages_bytes)
+        for when in ("before", "after") for proof in trial.proofs
+        if proof.when == when and proof.memory.pages_bytes
+    ]  # fmt: skip
+    if told and moved != told:
+        yield raw["proof"], f"its memory is where its program ({raw['stdout']}) had none"
+    if found is not None:
+        if found.get("collected_s", 0.0) > usage["wall_s"] + SLACK_S:
+            yield raw["collect"], "the collectors looked for longer than its program ran"
+        if bool(found.get(memory_model.SOURCE)) != bool(run.host.timing):
+            yield raw["collect"], "host.json says otherwise whether memory's timing is configured"
+    for version in trial.versions():
+        if version not in str(run.plan.tool.version):
+            yield "manifest.json", f"its tool is {run.plan.tool.version}, its output of {version}"
+
+
+def _settings(run: runs.Run, trial: TrialRecord) -> Iterator[str]:
     """Tell where a trial did not run under the host settings of its cell."""
+    cell = run.plan.started[trial.cell]
     if trial.grade == ERROR:
         return
-    where = f"trial {trial.trial} ({cell.id})"
     for name in sorted({*planning.settings(run.plan), *run.plan.settings}):
         own, now = cell.changes.get(name), trial.settings.get(name)
         if own is None and name in settings.ONE_WAY:
             if now is not None:
-                yield f"{where}: {name} was written unasked"
+                yield f"{name} was written unasked"
             continue
         wanted = own
         if wanted is None:
             wanted = run.manifest.settings.get(name, run.plan.settings.get(name))
         if wanted is None or now is None:
-            yield f"{where}: no record of what {name} was"
+            yield f"no record of what {name} was"
         elif not settings.same(name, wanted, now):
-            yield f"{where}: {name} was {now}, not {wanted}"
+            yield f"{name} was {now}, not {wanted}"
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -447,8 +437,8 @@ def _rules(run: runs.Run) -> Iterator[str]:
         if change.before is not None and not change.restored:
             yield f"{change.name} was not put back: {change.reason}"
     for cell in plan.cells:
-        if _excused(cell):
-            excuse = cell.expects.memory.why
+        excuse = cell.expects.memory.why  # interleaving need not be even: what a full node takes
+        if excuse is not None and cell.memory.policy == "interleave":
             yield f"{cell.label}: where its memory went is recorded, not required: {excuse}"
     yield from _doubts(run)
     known = set(run.measurements["metric"])

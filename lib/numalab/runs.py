@@ -320,7 +320,8 @@ def _consistent(
     plan, where = manifest.plan, folder / "manifest.json"
     for name in (plan.request.host, host.host):
         if name != manifest.host:
-            raise Fault(f"{folder} names two hosts: {manifest.host!r} and {name!r}", _FROM_A_COPY)
+            said = f"manifest.json and host.json name two hosts: {manifest.host!r} and {name!r}"
+            raise Fault(f"{folder}: {said}", _FROM_A_COPY)
     if len(plan.cell) != len(plan.cells):
         raise Fault(f"{where}: two cells have one id", _FROM_A_COPY)
     named = [*(cell.baseline for cell in plan.cells), *(id for t in plan.tours for id in t.visits)]

@@ -77,6 +77,8 @@ NOTEBOOK = "notebook.ipynb"
 EXPERIMENT = "experiment.yml"  # a user's own experiment file, kept with its run as data
 SUMS = "SHA256SUMS"
 SEALED = ("manifest.json", "host.json", "journal.ndjson", *FILES, NOTEBOOK, EXPERIMENT)
+NONSENSE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
+"""What reading values that are of the right type, but make no sense, may end in."""
 MOST_ROWS = 1_500_000  # of one run: all pairs of 512 CPUs in ten blocks
 MOST_RAW_BYTES = 128 << 20  # of one run, unpacked
 
@@ -115,7 +117,7 @@ def understood(folder: Path, trial: int) -> Iterator[None]:
     """Turn what reading JSON that is not what its tool writes may end in into a Fault."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+    except NONSENSE as error:
         kind = type(error).__name__
         raise Fault(
             f"{folder}: the raw files of trial {trial} do not hold what their tool writes "

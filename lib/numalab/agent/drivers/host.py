@@ -45,7 +45,7 @@ class HostWitness(Driver):
         parts = [
             f"echo '{_MARK}{name}'; LC_ALL=C {command} 2>&1"
             for name, command in _COMMANDS.items()
-            if shutil.which(name)
+            if name in (found.version or "").split(", ")
         ]
         return [str(found.path), "-c", "; ".join(parts) or "true"]
 

@@ -54,6 +54,32 @@ class Environment(NamedTuple):
     root: Optional[str]  # where settings are looked for; None takes every setting to be there
     forbidden: Mapping[str, Reason] = {}  # as of kernel.forbidden_calls
     missing: Tuple[Reason, ...] = ()  # what a run will lack beside
+    tool: Optional[ToolRecord] = None  # that is known to be the one
+    own: Optional[Mapping[str, str]] = None  # the host's own settings, where they are known
+    unfit: Mapping[str, Reason] = {}  # ids of cells that are known not to be measurable, and why
+
+
+# Why a cell is left out, where that hangs on the moment and not on the shape of the host.
+OF_THE_MOMENT = (
+    "binding-forbidden", "settings-absent", "longer-than-limit", "node-too-small",
+    "instance-too-big", "host-swaps", "host-panics-without-memory",
+    "huge-page-pool-too-small",
+    "budget-sweep", "budget-class", "budget-case", "budget-cell",
+)  # fmt: skip
+
+
+def again(plan: Plan, host: Host) -> Plan:
+    """Return the plan that a plan's request gives on a host as it was recorded.
+
+    What only the moment of planning knew is taken from the plan: the tool, the host's own
+    settings, and which cells had no room, no permission or no time. Prices and what hangs on
+    free memory are those of now.
+    """
+    unfit = {one.cell: one.reason for one in plan.skipped if one.reason.code in OF_THE_MOMENT}
+    then = Environment(None, tool=plan.tool, own=plan.settings, unfit=unfit)
+    request = replace(plan.request, budget_s=None, time_limit_s=None)
+    made = make(request, replace(host, root="/of a record"), then)  # nothing of this host is read
+    return replace(made, request=plan.request, tool=plan.tool)
 
 
 def make(request: Request, host: Host, environment: Optional[Environment] = None) -> Plan:
@@ -80,9 +106,11 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     if why:
         unfit += [(c, reason("binding-forbidden", why=why)) for c in cells if _has_policy(c)]
         cells = [cell for cell in cells if not _has_policy(cell)]
-    tool, driver, cells, more = _prepare_with_a_tool(request, host, cells, found)
+    tool, driver, cells, more = _prepare_with_a_tool(request, host, cells, found, environment)
     unfit += more
-    own = changes.own(environment.root or host.root)
+    own = environment.own
+    if own is None:
+        own = changes.own(environment.root or host.root)
     cells = [_marked(_with_differences(cell, cells), host, own) for cell in cells]
     twin = resolve.control(cells) if request.control else None
     if twin:
@@ -248,7 +276,11 @@ def _cells_of(case: CaseRequest, request: Request, found: resolve.Resolved) -> L
 
 
 def _prepare_with_a_tool(
-    request: Request, host: Host, cells: Sequence[Cell], found: resolve.Resolved
+    request: Request,
+    host: Host,
+    cells: Sequence[Cell],
+    found: resolve.Resolved,
+    environment: Environment,
 ) -> Tuple[ToolRecord, Driver, List[Cell], List[Unfit]]:
     """Return the first tool that can be used, the cells that it measures, and the others.
 
@@ -256,11 +288,13 @@ def _prepare_with_a_tool(
     or no value of a sweep (it lacks an option that is asked for); its record says why.
     """
     passed: List[Fault] = []
-    for name in request.tool.prefer:
+    known = environment.tool
+    for name in (known.name,) if known else request.tool.prefer:
         driver = drivers.driver(name)
         try:
-            tool = _found(driver, request, host, last=name == request.tool.prefer[-1])
-            preparation = _Preparation(driver, request, host, found)
+            last = name == request.tool.prefer[-1]
+            tool = known or _found(driver, request, host, last)
+            preparation = _Preparation(driver, request, host, found, environment.unfit)
             fit = preparation.all(cells)
         except Fault as fault:
             passed.append(fault)
@@ -295,8 +329,14 @@ class _Preparation:
     """Gives cells their options, sizes and timing by the driver; keeps what had to be skipped."""
 
     def __init__(
-        self, driver: Driver, request: Request, host: Host, found: resolve.Resolved
+        self,
+        driver: Driver,
+        request: Request,
+        host: Host,
+        found: resolve.Resolved,
+        unfit: Mapping[str, Reason],
     ) -> None:
+        self.known_unfit = unfit
         self.driver = driver
         self.request = request
         self.host = host
@@ -322,6 +362,9 @@ class _Preparation:
 
     def prepare(self, cell: Cell) -> Optional[Cell]:
         """Return a cell complete; None when it cannot be measured here (``unfit`` says why)."""
+        if cell.id in self.known_unfit:
+            self.unfit.append((cell, self.known_unfit[cell.id]))
+            return None
         cpus = cell.cpus or self.any_cpus
         nodes = resolve.first_touch_nodes(self.host, cell)
         try:

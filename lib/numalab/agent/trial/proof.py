@@ -26,7 +26,7 @@ import math
 import os
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import cpulist, kernel
 from ..contract import (
@@ -414,14 +414,20 @@ def _prove_cpus(members: List[int], expects: CpuExpectation, proc: str) -> Tuple
             seen.add(stat.last_cpu)
     if not threads:
         return CpuProof(None, reason("process-ended", pid=members[0])), True
+    return _judged_cpus(expects, threads, allowed, seen), False
+
+
+def _judged_cpus(
+    expects: CpuExpectation, threads: int, allowed: Set[int], seen: Set[int]
+) -> CpuProof:
     found = CpuProof(
         True, threads=threads, allowed=cpulist.format(allowed), seen=cpulist.format(seen)
     )
     if expects.proof != "required":
-        return found, False
+        return found
     wrong = _wrong_cpus(expects, allowed, seen)
     outside = cpulist.format((allowed | seen) - set(cpulist.parse(str(expects.cpus))))
-    return replace(found, ok=wrong is None, reason=wrong, outside=outside), False
+    return replace(found, ok=wrong is None, reason=wrong, outside=outside)
 
 
 def _wrong_cpus(expects: CpuExpectation, allowed: Set[int], seen: Set[int]) -> Optional[Reason]:
@@ -471,16 +477,40 @@ def grade(proofs: Iterable[Proof], host: Host) -> Tuple[str, Optional[Reason]]:
     return VERIFIED, reason("one-visible-node") if host.one_visible_node else None
 
 
-def contradiction(proof: Proof, cell: Cell) -> Optional[Reason]:
-    """Judge a recorded proof again from its own figures; say what forbids its ``ok``, or None.
+def settled(
+    proofs: Sequence[Proof], expects: MemoryExpectation, peak_bytes: Optional[int]
+) -> List[Proof]:
+    """Return the looks at a program that ran by itself as they count once it has ended."""
+    found = list(proofs)
+    if expects.proof == "required":
+        for number, proof in enumerate(found):
+            why = seen_in_part(proof, peak_bytes) if proof.ok else None
+            if why:
+                found[number] = replace(proof, ok=None, reason=why, absent=True)
+    # The very first look may come before the program has made itself at home.
+    if any(proof.ok is not None for proof in found[1:]) and found[0].memory.ok is not None:
+        found[0] = replace(found[0], early=True)
+    return found
 
-    For a checker that does not trust the verdict in a file: bytes per node and CPUs seen are held
-    against what the cell requires; of several instances, what the one of the proof requires.
+
+def again(proof: Proof, cell: Cell, host: Host) -> Proof:
+    """Return a recorded proof with all that follows from its figures made again, not settled.
+
+    For a checker that trusts no verdict in a file: bytes by node and CPUs are held against what
+    the cell requires, of several instances that of the proof. A Fault for an instance that the
+    cell has not.
     """
     if proof.instance is not None:
         if proof.instance not in {one.name for one in cell.instances}:
-            return reason("unknown-instance", instance=proof.instance)
+            raise Fault(reason("unknown-instance", instance=proof.instance))
         cell = cell.of(proof.instance)
-    allowed, seen = (set(cpulist.parse(text)) for text in (proof.cpus.allowed, proof.cpus.seen))
-    _, memory = _judge_memory(cell.expects.memory, proof.memory)
-    return memory or _wrong_cpus(cell.expects.cpus, allowed, seen)
+    memory, cpus, absent = proof.memory, proof.cpus, proof.absent
+    if memory.source is not None:
+        plain = replace(memory, ok=None, reason=None, shares={})
+        memory, absent = _judged(plain, cell.expects.memory)
+    if cpus.threads:
+        allowed, seen = (set(cpulist.parse(text)) for text in (cpus.allowed, cpus.seen))
+        cpus = _judged_cpus(cell.expects.cpus, cpus.threads, allowed, seen)
+    made = _together(memory, cpus, host, absent)
+    own = {"when": proof.when, "t_s": proof.t_s, "instance": proof.instance, "cell": proof.cell}
+    return replace(made, **own)  # type: ignore[arg-type]

@@ -370,13 +370,8 @@ class _Trial:
         self.measured_s = ended["wall_s"]
         self._detach()
         self._check_end()
-        if self.cell.expects.memory.proof == "required":
-            peak = ended["max_rss_bytes"]
-            self.proofs = [_unless_seen_in_part(proof, peak) for proof in self.proofs]
-        # The very first look may come before the program has made itself at home.
-        later = [proof for proof in self.proofs[1:] if proof.ok is not None]
-        if later and self.proofs[0].memory.ok is not None:
-            self.proofs[0] = replace(self.proofs[0], early=True)
+        peak = ended["max_rss_bytes"]
+        self.proofs = proving.settled(self.proofs, self.cell.expects.memory, peak)
 
     # --- both ---------------------------------------------------------------------------------
 
@@ -474,7 +469,7 @@ class _Trial:
     def _conclude(self, started: str) -> Tuple[TrialRecord, List[Row]]:
         ended = self._child.ended if self._child else None
         raw, sums = self._keep_raw(ended)
-        self._warn_of_disturbance()
+        self.warnings += disturbance(self.collected)
         rows = self._read_output(ended)
         graded = [self._graded(cell) for cell in self.cells]
         grade, why = together(graded)
@@ -567,13 +562,6 @@ class _Trial:
         more = self.driver.doubts(records, cell.options)
         self.warnings += [one for one in more if one not in self.warnings]
 
-    def _warn_of_disturbance(self) -> None:
-        found = (self.collected or {}).get("disturbance") or {}
-        share = found.get("other_share")
-        if share is not None and share > _DISTURBED and found["other_s"] > _DISTURBED_S:
-            names = [one["name"] for one in found.get("busiest", [])[:3]]
-            self.warnings.append(reason("disturbed", share=share, names=names))
-
     def _times(self) -> TrialTimes:
         # A tool of the handshake warms up before it says "ready".
         started, measured = self.start_s, self.measured_s
@@ -600,6 +588,16 @@ def together(graded: Sequence[Graded]) -> Tuple[str, Optional[Reason]]:
     return UNVERIFIED, reason("tour-in-part", verified=verified, cells=len(graded), why=why)
 
 
+def disturbance(collected: Optional[Mapping[str, Any]]) -> List[Reason]:
+    """Return what others took of the cell's CPUs while the collectors looked, if it is much."""
+    found = (collected or {}).get("disturbance") or {}
+    share = found.get("other_share")
+    if share is None or share <= _DISTURBED or found["other_s"] <= _DISTURBED_S:
+        return []
+    names = [one["name"] for one in found.get("busiest", [])[:3]]
+    return [reason("disturbed", share=share, names=names)]
+
+
 def headline(rows: Sequence[Row], wanted: Optional[str]) -> Optional[Dict[str, Any]]:
     """Return {"metric","value","unit"} of the metric to show for a trial, or None.
 
@@ -613,11 +611,6 @@ def headline(rows: Sequence[Row], wanted: Optional[str]) -> Optional[Dict[str, A
     if not math.isfinite(middle):
         return None
     return {"metric": wanted, "value": middle, "unit": found[0].unit}
-
-
-def _unless_seen_in_part(proof: Proof, peak_bytes: Optional[int]) -> Proof:
-    why = proving.seen_in_part(proof, peak_bytes) if proof.ok else None
-    return replace(proof, ok=None, reason=why, absent=True) if why else proof
 
 
 def _with_fresh_memory(host: Host) -> Host:

@@ -126,7 +126,7 @@ class MySQL(ServedDriver):
         server.settings(found, resolved, given["server_options"])  # a Fault here, not in a trial
         if host.root == "/":
             files.check(server.open_files(resolved), resolved["clients"])
-        _tables(resolved).check_room()
+            _tables(resolved).check_room()
         timing = sizes.timing(resolved, len(cpulist.parse(cpus)), found.is_mariadb)
         sessions = resolved["clients"] * _SESSION_BYTES
         need = int(pool_bytes * 1.05) + _SERVER_BYTES + sessions

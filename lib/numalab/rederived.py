@@ -1,0 +1,500 @@
+"""What of a run's records follows from the rest of the run, made again by the code that made it.
+
+``numalab check`` holds each record against what is made here, field by field: the plan against
+its request, seed and host; a trial's record against its cell, its program's end and its proofs.
+What nothing else in the run says (a number in a raw file, how much memory was free) is taken as
+it is recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from numalab import experiments, home, runs, store, untrusted
+from numalab.agent import cpulist, drivers
+from numalab.agent.collectors import event_files
+from numalab.agent.contract import (
+    CONFIGURED,
+    COUNTED,
+    ERROR,
+    HANDSHAKE,
+    MEASURED,
+    SAMPLED,
+    UNVERIFIED,
+    VERIFIED,
+    Cell,
+    Cpu,
+    Graded,
+    Host,
+    HostRecord,
+    Manifest,
+    Plan,
+    Proof,
+    Reason,
+    Record,
+    Tour,
+    TrialRecord,
+    TrialTimes,
+    reason,
+    to_json,
+)
+from numalab.agent.errors import Fault, ParseError
+from numalab.agent.host import state
+from numalab.agent.plan import make, tours
+from numalab.agent.trial import proof as placement
+from numalab.agent.trial import trial as trials
+
+MOST_LOOKS = 100_000  # at the placement of one trial: two at every pair of 200 nodes
+_SIZES = ("array", "bytes", "size")  # options that free memory may limit
+_NEARLY = 0.1  # how far such a size may be from what the recorded memory gives
+_NOTES_OF_THE_MOMENT = ("page-cache-must-go",)
+# Failures of a trial whose program ended well: the host, not the program, tells of them.
+_UNSEEN = ("setting-changed-by-others", "setting-unreadable", "emulator-lost-time", "no-room")
+
+
+def differences(
+    said: Any, due: Any, where: str = "", rest: str = "the rest of the run"
+) -> Iterator[str]:
+    """Yield where a record differs from what follows from the rest: the place, and both values."""
+    said, due = to_json(said), to_json(due)
+    if type(said) is type(due) is dict:
+        for key in {**due, **said}:
+            yield from differences(said.get(key), due.get(key), f"{where}.{key}".lstrip("."), rest)
+    elif type(said) is type(due) is list and len(said) == len(due):
+        for place, (one, other) in enumerate(zip(said, due, strict=True), 1):
+            yield from differences(one, other, f"{where} {_name(one) or place}", rest)
+    elif said != due:
+        yield f"{where} is {_short(said)}, but {_short(due)} follows from {rest}"
+
+
+def _name(item: Any) -> str | None:
+    found = item.get("id") or item.get("asked") if isinstance(item, dict) else None
+    return str(found) if found else None
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else f"{text[:119]}…"
+
+
+# --- the plan, the host, the manifest -------------------------------------------------------------
+
+
+def plan(run: runs.Run) -> Plan:
+    """Return the plan made again; prices, warnings and what hangs on free memory as recorded."""
+    said = run.plan
+    made = make.again(said, run.host.topology)
+    more = {(one.cell, one.reason.code) for one in made.skipped} - {
+        (one.cell, one.reason.code) for one in said.skipped
+    }
+    return replace(
+        made,
+        cells=tuple(_as_then(one, said.cell) for one in made.cells),
+        tours=tuple(_as_then(one, said.started) for one in made.tours),
+        skipped=made.skipped if more or len(made.skipped) != len(said.skipped) else said.skipped,
+        resolved=said.resolved if _same_cells(made, said) else made.resolved,
+        warnings=said.warnings,
+        estimate=said.estimate,
+        outlay=said.outlay,
+        least_s=said.least_s,
+        settings={
+            name: one.value if (one := run.host.before.get(name)) else value
+            for name, value in said.settings.items()
+        },
+    )
+
+
+def _same_cells(made: Plan, said: Plan) -> bool:
+    """Whether every binding became the same cells: why one became none may hang on the moment."""
+    one, other = ([(each.asked, each.cells) for each in p.resolved] for p in (made, said))
+    return one == other
+
+
+def _as_then(made: Any, said: Mapping[str, Cell]) -> Any:
+    """Return a cell that was made again with what only the moment of planning knew."""
+    then = said.get(made.id)
+    if then is None:
+        return made
+    options = dict(made.options)
+    for name in _SIZES:
+        if name in options and _near(options[name], then.options.get(name)):
+            options[name] = then.options[name]
+    if "huge_page_bytes" in options:  # of that host, and of nothing that is recorded
+        options["huge_page_bytes"] = then.options.get("huge_page_bytes")
+    same = _codes(made.notes) == _codes(then.notes)
+    return replace(
+        made,
+        options=options,
+        timing=then.timing,
+        notes=then.notes if same else made.notes,
+        need_bytes=then.need_bytes if _near(made.need_bytes, then.need_bytes) else made.need_bytes,
+    )
+
+
+def _near(due: Any, said: Any) -> bool:
+    return type(due) is type(said) is int and abs(due - said) <= _NEARLY * due
+
+
+def _codes(notes: Iterable[Reason]) -> list[str]:
+    return [note.code for note in notes if note.code not in _NOTES_OF_THE_MOMENT]
+
+
+def host(run: runs.Run) -> HostRecord:
+    """Return the host's record with what follows from its CPUs and its state."""
+    said = run.host
+    emulated, why = state.emulated(said.topology, said.before)
+    return replace(said, emulated=emulated, emulated_why=why, topology=_shape(said.topology))
+
+
+def _shape(said: Host) -> Host:
+    """Return a topology whose counts and lists are those of its CPUs."""
+    online = [cpu for cpu in said.cpus if cpu.online]
+    cores = {cpu.siblings for cpu in online}
+    sizes = {len(cpulist.parse(one)) for one in cores}
+    return replace(
+        said,
+        packages=_distinct(said.packages, [cpu.package for cpu in online]),
+        cores=len(cores) if said.cores and "" not in cores else said.cores,
+        threads=len(online),
+        threads_per_core=sizes.pop() if said.threads_per_core and len(sizes) == 1
+        else said.threads_per_core,
+        cpus=tuple(_threaded(cpu) for cpu in said.cpus),
+        nodes=tuple(
+            replace(
+                node, cpus=cpulist.format(c.number for c in online if c.node == node.number)
+            )
+            for node in said.nodes
+        ),
+        offline=cpulist.format(cpu.number for cpu in said.cpus if not cpu.online),
+    )  # fmt: skip
+
+
+def _distinct(said: int | None, found: Sequence[int | None]) -> int | None:
+    return said if said is None or None in found else len(set(found))
+
+
+def _threaded(cpu: Cpu) -> Cpu:
+    siblings = cpulist.parse(cpu.siblings)
+    return replace(cpu, thread=siblings.index(cpu.number) if cpu.number in siblings else cpu.thread)
+
+
+def manifest(run: runs.Run) -> Manifest:
+    """Return the manifest with what follows from its plan, the host's record and the trials."""
+    said, asked = run.manifest, run.plan.request
+    made = plan(run)
+    phases = ("start_s", "warmup_s", "measure_s", "proof_s")
+    times = {name: sum(getattr(one.times, name) for one in run.trials) for name in phases}
+    times["trials_s"] = sum(one.times.total_s for one in run.trials)
+    rounded = {  # a sum of many may end in another digit, by the version of Python
+        name: said.times[name] if _same_sum(said.times.get(name), value) else round(value, 3)
+        for name, value in times.items()
+    }
+    return replace(
+        said,
+        experiment=asked.experiment,
+        profile=asked.profile,
+        seed=asked.seed,
+        status="complete" if len(run.trials) == len(run.plan.order) else said.status,
+        evidence=CONFIGURED if run.host.timing else COUNTED if run.host.emulated else MEASURED,
+        plan=replace(made, request=_as_in_file(run)),
+        settings={name: _before(run, name, value) for name, value in said.settings.items()},
+        times={**said.times, **rounded} if said.ended else said.times,
+        formulas={
+            name: text if text in _formulas()[name] else min(_formulas()[name], default="none")
+            for name, text in said.formulas.items()
+        },
+    )  # fmt: skip
+
+
+def _same_sum(said: float | None, sum_s: float) -> bool:
+    return said is not None and abs(said - sum_s) < 2e-3
+
+
+def _before(run: runs.Run, name: str, said: str | None) -> str | None:
+    known = run.host.before.get(name)
+    return said if known is None or not isinstance(known.value, str) else known.value
+
+
+class _Formulas(dict[str, set[str]]):
+    def __missing__(self, name: str) -> set[str]:
+        return set()
+
+
+@cache
+def _formulas() -> _Formulas:
+    """Return every formula that a file of events gives a metric, by the metric."""
+    found = _Formulas()
+    for group in event_files.groups():
+        for name, text in group.formulas.items():
+            found.setdefault(name, set()).add(text)
+    return found
+
+
+def _as_in_file(run: runs.Run) -> Any:
+    """Return the request with what no option of the command line changes as its file says it."""
+    said = run.plan.request
+    made = [_written(file, said) for file in _files(run)]
+    return said if said in made or not made else made[0]
+
+
+def _written(file: experiments.Experiment, said: Any) -> Any:
+    cases = {one.name: replace(one, says=one.says or one.name) for one in file.cases}
+    every = file.request(said.profile, said.host, seed=said.seed)
+    return replace(
+        said,
+        question=every.question,
+        headline=every.headline,
+        measure=every.measure,
+        baseline=every.baseline,
+        control=every.control,
+        changes=every.changes,
+        names=every.names,
+        cases=tuple(cases.get(one.name, one) for one in said.cases),
+    )
+
+
+def _files(run: runs.Run) -> Iterator[experiments.Experiment]:
+    """Yield the experiment that a run was made by, where it can be told: the first counts most.
+
+    Its own file; else that of the commit that it names; else, where that commit is not known here
+    or files of it were changed, that of this checkout.
+    """
+    name, commit = run.manifest.experiment, run.manifest.source_commit or ""
+    if run.own_experiment:
+        yield run.experiment
+        return
+    known = name in experiments.names()
+    text = _committed(commit.removesuffix("-dirty"), name) if known else None
+    if text is not None:
+        try:
+            yield experiments.parse(text, name, home.root() / "experiments" / f"{name}.yml")
+        except Fault:  # written for another version
+            text = None
+    if known and (text is None or commit.endswith("-dirty")):
+        yield experiments.load(name)
+
+
+@cache
+def _committed(commit: str, name: str) -> str | None:
+    """Return an experiment's file as a commit of this checkout has it; None where it is unknown."""
+    if len(commit) != 40 or not commit.isalnum() or not untrusted.is_name(name):
+        return None
+    command = ["git", "show", f"{commit}:experiments/{name}.yml"]
+    try:
+        done = subprocess.run(command, cwd=home.root(), capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else None
+
+
+# --- a trial --------------------------------------------------------------------------------------
+
+
+class Trial:
+    """A recorded trial with its raw files, read once; Fault where one cannot be read."""
+
+    def __init__(self, run: runs.Run, said: TrialRecord) -> None:
+        self.run = run
+        self.said = said
+        self.cell = run.plan.started[said.cell]
+        self.driver = drivers.driver(run.plan.tool.name)
+        self.usage = self._json("rusage")
+        self.collected = self._json("collect")
+        self.records, self.unread = self._parsed()
+        self.proofs = self._proofs()
+
+    def _json(self, kind: str) -> Any:
+        name = self.said.raw.get(kind)
+        return None if name is None else store.read_json(self.run.folder, name)
+
+    def _parsed(self) -> tuple[list[Record], Reason | None]:
+        name = self.said.raw.get(self.driver.output)
+        if name is None:
+            return [], reason("output-unreadable", why="there is none")
+        text = store.read_raw(self.run.folder, name)
+        try:
+            with untrusted.little_memory(self.run.folder / name):
+                return self.driver.parse(text), None
+        except ParseError as error:
+            return [], reason("output-unreadable", why=to_json(error.reason))
+
+    def _proofs(self) -> list[Proof]:
+        found = self._json("proof")
+        if found is None:
+            return []
+        name = self.said.raw["proof"]
+        listed = found.get("proofs") if isinstance(found, dict) else None
+        if not isinstance(listed, list) or len(listed) > MOST_LOOKS:
+            raise Fault(f"{name} holds no proofs, or too many")
+        if found.get("cell") != self.said.cell:
+            raise Fault(f"{name} is of the cell {str(found.get('cell'))[:60]!r}")
+        return [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
+
+    # --- what follows ---------------------------------------------------------------------------
+
+    def due(self) -> TrialRecord:
+        """Return the record as it follows from the plan, the raw files and the proofs."""
+        said, tool = self.said, self.run.plan.tool
+        graded = [self.grade(one) for one in self._visited()]
+        grade, why = trials.together(graded)
+        ended = self.usage or {}
+        return replace(
+            said,
+            attempt=max(1, said.attempt),
+            argv=self._argv(),
+            tool=replace(tool, path=None, why=(), facts={}),
+            raw={kind: trials.raw_name(said.trial, said.cell, kind) for kind in self._kinds()},
+            exit_status=ended.get("exit_status"),
+            signal=ended.get("signal"),
+            grade=grade,
+            reason=why,
+            visits=tuple(graded) if isinstance(self.cell, Tour) else (),
+            bound=self._bound(),
+            times=self._times(),
+            warnings=(*said.warnings, *self._unsaid()),
+        )
+
+    def _kinds(self) -> list[str]:
+        """The raw files that there must be, in the order in which they are written."""
+        needed = ["stdout", "stderr", "rusage"]
+        if any(one.grade == VERIFIED for one in self.said.graded):
+            needed.append("proof")
+        collects = self.run.plan.request.collectors is not None
+        if collects:
+            needed.append("collect")
+        missing = needed if self.said.grade != ERROR else []
+        kinds = dict.fromkeys([*self.said.raw, *missing])
+        return [one for one in kinds if one != "collect" or collects]
+
+    def _argv(self) -> tuple[str, ...]:
+        tool, cell = self.run.plan.tool, self.cell
+        argv = self.driver.argv(replace(tool, why=()), cell.options, cell)
+        return tuple("python3" if word == sys.executable else word for word in argv)
+
+    def _bound(self) -> dict[str, str]:
+        said, cell = self.said, self.cell
+        if self.driver.binds_itself or (said.grade == ERROR and not said.bound):
+            return {}
+        usable = cpulist.format(self.run.host.topology.usable)
+        due = {"cpus": usable if cell.cpus is None else cell.cpus}
+        if "policy" in said.bound:  # not every kernel tells it
+            due |= {"policy": cell.memory.policy, "nodes": cell.memory.nodes or ""}
+        return due
+
+    def _times(self) -> TrialTimes:
+        said = self.said.times
+        if self.said.grade == ERROR or self.usage is None:
+            return said
+        if self.driver.protocol == SAMPLED:
+            wall = float(self.usage["wall_s"])
+            warmup = min(self.cell.timing.warmup_s, wall)
+            return replace(said, warmup_s=round(warmup, 4), measure_s=round(wall - warmup, 4))
+        told = sum(
+            float(one.get(name) or 0.0)
+            for one in self.events("ready")
+            for name in ("setup_s", "warmup_s")
+        )
+        warmup = min(told or self.cell.timing.warmup_s, said.start_s + said.warmup_s)
+        near = abs(warmup - said.warmup_s) < 2e-4  # both were rounded
+        return said if near else replace(said, warmup_s=round(warmup, 4))
+
+    def events(self, kind: str) -> list[Record]:
+        """Return what a tool of the handshake said of one kind, in order."""
+        name = self.said.raw.get("stdout")
+        if self.driver.protocol != HANDSHAKE or name is None:
+            return []
+        lines = store.read_raw(self.run.folder, name).splitlines()
+        return [one for one in map(_object, lines) if one.get("event") == kind]
+
+    def _unsaid(self) -> list[Reason]:
+        """Return the warnings that follow from the raw files, and are not in the record."""
+        if self.said.grade == ERROR:
+            return []
+        due = trials.disturbance(self.collected)
+        for cell in self.cells():
+            due += self.driver.doubts(self.own(cell.id), cell.options)
+        said = {one.code for one in self.said.warnings}
+        return [one for one in due if one.code not in said]
+
+    # --- grades ---------------------------------------------------------------------------------
+
+    def _visited(self) -> list[str]:
+        plan, said = self.run.plan, self.said
+        return tours.order(plan.visited(said.cell), plan.request.seed, said.block)
+
+    def cells(self) -> list[Cell]:
+        """Return the cells for which the trial is worth something."""
+        return [self.run.cells[one.cell] for one in self.said.graded if one.grade != ERROR]
+
+    def versions(self) -> set[str]:
+        """Return the versions of itself that the tool's output names."""
+        found = (one.get("text") if one.get("kind") == "version" else one.get("version")
+                 for one in self.records if one.get("kind") in ("version", "setup"))  # fmt: skip
+        return {one for one in found if isinstance(one, str)}
+
+    def own(self, cell: str) -> list[Record]:
+        """Return the records of the output that are of one cell."""
+        tour = isinstance(self.cell, Tour)
+        return [one for one in self.records if not tour or one.get("visit") == cell]
+
+    def proofs_again(self, cell: Cell) -> tuple[list[Proof], list[Proof]]:
+        """Return a cell's proofs as they are recorded, and as they follow from their figures."""
+        tour = isinstance(self.cell, Tour)
+        said = [proof for proof in self.proofs if not tour or proof.cell == cell.id]
+        due = [placement.again(proof, cell, self.run.host.topology) for proof in said]
+        if self.driver.protocol == SAMPLED and self.usage is not None:
+            due = placement.settled(due, cell.expects.memory, self.usage.get("max_rss_bytes"))
+        return said, due
+
+    def grade(self, id: str) -> Graded:
+        """Return what the trial is worth for a cell, by its raw output, its end and its proofs.
+
+        A failure of which nothing else can tell is taken as it is recorded.
+        """
+        said = next(one for one in self.said.graded if one.cell == id)
+        due = self._by_output_and_proofs(id)
+        told = said.reason.code if said.reason else ""
+        if told and said.grade == ERROR:  # of several reasons the first one counted
+            seen = due.grade == ERROR or self._failed
+            return said if seen or told in _UNSEEN or not self.said.raw else due
+        if (due.grade, said.grade, told) == (VERIFIED, UNVERIFIED, "held-back"):
+            return said
+        return due
+
+    @property
+    def _failed(self) -> bool:
+        """Whether the program did not end well by itself."""
+        ended = self.usage or {}
+        return ended.get("signal") is not None or ended.get("exit_status") != 0
+
+    def _by_output_and_proofs(self, id: str) -> Graded:
+        cell, ended = self.run.cells[id], self.usage or {}
+        own = self.own(id)
+        quit_late = any(one.code == "tool-did-not-quit" for one in self.said.warnings)
+        if ended.get("signal") is not None and not quit_late:
+            return Graded(id, ERROR, reason("tool-killed", signal=ended["signal"], said=""))
+        if ended.get("exit_status") not in (0, None):
+            return Graded(id, ERROR, reason("tool-exited", status=ended["exit_status"], said=""))
+        if self.unread or not own:
+            nothing = reason("output-unreadable", why="nothing in it is of this cell")
+            return Graded(id, ERROR, self.unread or nothing)
+        failure = self.driver.failure(own, cell.options)
+        if failure:
+            return Graded(id, ERROR, failure)
+        grade, why = placement.grade(self.proofs_again(cell)[1], self.run.host.topology)
+        doubt = self.driver.unverified(own, cell.options) if grade == VERIFIED else None
+        return Graded(id, UNVERIFIED, doubt) if doubt else Graded(id, grade, why)
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

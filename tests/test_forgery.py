@@ -1,0 +1,394 @@
+"""Two forgers change a run in every way that something else in it contradicts: each is found.
+
+The plain one changes a file. The other one then makes every hash, the journal's chain, the tables
+and the sums fit. ``data/README.md`` says what a forger can do who is not found.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple, Union
+
+import polars as pl
+import pytest
+
+import frames
+from numalab import check, store
+from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
+
+MANIFEST, HOST, JOURNAL = "manifest.json", "host.json", "journal.ndjson"
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory) -> Path:
+    """A run of two nodes that passes the check: every binding, two blocks."""
+    folder = tmp_path_factory.mktemp("runs") / "here" / "20261120T220511Z-sysbench-cpu"
+    frames.sysbench_run(folder, nodes=2, blocks=2)
+    (folder / store.NOTEBOOK).write_text("{}")
+    store.seal(folder)
+    assert check.check(folder).faults == []
+    return folder
+
+
+class Forged:
+    """A copy of a run, its files as they are changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = json.loads((folder / MANIFEST).read_text())
+        self.host = json.loads((folder / HOST).read_text())
+        self.lines = [json.loads(line) for line in (folder / JOURNAL).read_text().splitlines()]
+        self.before = [json.dumps(one) for one in (self.manifest, self.host, self.lines)]
+
+    def line(self, cell: str = "remote:0-1", block: int = 1) -> Dict[str, Any]:
+        """The record of a cell's trial in a block."""
+        return next(x for x in self.lines if (x["cell"], x["block"]) == (cell, block))
+
+    def raw(self, kind: str, change: Callable[[str], str], cell: str = "remote:0-1") -> None:
+        """Change the text of a raw file of a cell's first trial."""
+        path = self.folder / self.line(cell)["raw"][kind]
+        text = gzip.decompress(path.read_bytes()).decode()
+        changed = change(text)
+        assert changed != text, "nothing was forged"
+        path.write_bytes(gzip.compress(changed.encode(), mtime=0))
+
+    def write(self, rehash: bool) -> None:
+        """Write what was changed; with ``rehash`` make everything fit that follows from bytes."""
+        manifest, host, lines = (json.loads(text) for text in self.before)
+        if self.host != host:
+            journal.write_json(self.folder / HOST, self.host)
+        if self.lines != lines or rehash:
+            self._write_journal(rehash)
+        if rehash:
+            gone = [n for n in self.manifest["sha256"] if not (self.folder / n).exists()]
+            for name in gone:
+                del self.manifest["sha256"][name]
+            for name in (HOST, JOURNAL, *(f"raw/{p.name}" for p in self.folder.glob("raw/*"))):
+                self.manifest["sha256"][name] = journal.sha256(self.folder / name)
+        if self.manifest != manifest:
+            journal.write_json(self.folder / MANIFEST, self.manifest)
+        if rehash:
+            try:
+                store.write(self.folder)
+            except Fault:
+                store.seal(self.folder)
+
+    def _write_journal(self, rehash: bool) -> None:
+        previous, written = "", []
+        for line in self.lines:
+            if rehash:
+                names = [n for n in line["raw"].values() if (self.folder / n).is_file()]
+                sums = {name: journal.sha256(self.folder / name) for name in names}
+                line = {**line, "sha256": sums, "previous": previous}
+            text = json.dumps(line, ensure_ascii=False)
+            previous = hashlib.sha256(text.encode()).hexdigest()
+            written.append(text + "\n")
+        (self.folder / JOURNAL).write_text("".join(written))
+
+
+Step = Union[str, int]
+
+
+def _set(data: Any, steps: Tuple[Step, ...], value: Any) -> None:
+    """Set a value deep in lists and mappings; a text names an element of a list by its id."""
+    for step in steps[:-1]:
+        if isinstance(data, list) and isinstance(step, str):
+            data = next(one for one in data if one.get("id") == step)
+        else:
+            data = data[step]
+    if value is GONE:
+        del data[steps[-1]]
+    else:
+        assert data[steps[-1]] != value, "nothing was forged"
+        data[steps[-1]] = value
+
+
+GONE = object()
+REMOTE = ("plan", "cells", "remote:0-1")
+ASKED = ("plan", "request")
+SHAPE = ("topology",)
+Forgery = Callable[[Forged], None]
+FORGERIES: List[Any] = []  # (forgery, file to be named, whether the rehashing one is found too)
+
+
+def forgery(name: str, file: str, change: Forgery, rehashed: bool = True) -> None:
+    FORGERIES.append(pytest.param(change, file, rehashed, id=name))
+
+
+def _of_manifest(*steps: Step, to: Any, name: str = "") -> None:
+    label = name or ".".join(map(str, steps))
+    forgery(f"manifest {label}", MANIFEST, lambda run: _set(run.manifest, steps, to))
+
+
+def _of_host(*steps: Step, to: Any) -> None:
+    label = ".".join(map(str, steps))
+    forgery(f"host {label}", HOST, lambda run: _set(run.host, steps, to))
+
+
+def _of_trial(*steps: Step, to: Any, name: str = "") -> None:
+    label = name or ".".join(map(str, steps))
+    forgery(f"journal {label}", JOURNAL, lambda run: _set(run.line(), steps, to))
+
+
+def _of_raw(kind: str, name: str, old: str, new: str, file: str, rehashed: bool = True) -> None:
+    def change(run: Forged) -> None:
+        run.raw(kind, lambda text: text.replace(old, new, 1))
+
+    forgery(f"raw {kind} {name}", file, change, rehashed)
+
+
+# --- manifest.json --------------------------------------------------------------------------------
+
+_of_manifest("schema", to=2)
+_of_manifest("host", to="elsewhere")
+_of_manifest("experiment", to="stream")
+_of_manifest("profile", to="full")
+_of_manifest("seed", to=2)
+_of_manifest("evidence", to="counted", name="evidence counted")
+_of_manifest("evidence", to="configured", name="evidence configured")
+_of_manifest("evidence", to="published", name="evidence published")
+_of_manifest("status", to="stopped", name="status stopped")
+_of_manifest("status", to="running", name="status running")
+_of_manifest("status", to="imported", name="status imported")
+_of_manifest("started", to="2026-11-20T22:09:00.000Z")
+_of_manifest("ended", to="2026-11-20T22:06:10.000Z", name="ended early")
+_of_manifest("ended", to=None, name="ended never")
+_of_manifest("times", "trials_s", to=1.0)
+_of_manifest("settings", to={"kernel.numa_balancing": "0"})
+_of_manifest("formulas", to={"instructions_per_cycle": "1 2 * instructions / cycles"})
+_of_manifest(*ASKED, "blocks", to=3)
+_of_manifest(*ASKED, "seed", to=2)
+_of_manifest(*ASKED, "measure", "events_per_second", "better", to="lower")
+_of_manifest(*ASKED, "measure", "events_per_second", "unit", to="1/min")
+_of_manifest(*ASKED, "measure", "latency_p95", to=GONE)
+_of_manifest(*ASKED, "headline", to="latency_p95")
+_of_manifest(*ASKED, "question", to="How fast is remote memory?")
+_of_manifest(*ASKED, "control", to=False)
+_of_manifest(*ASKED, "baseline", to="unbound")
+_of_manifest(*ASKED, "bindings", to=["local", "unbound"])
+_of_manifest(*ASKED, "names", to=[])
+_of_manifest(*ASKED, "changes", to={"vm.zone_reclaim_mode": "1"})
+_of_manifest(*ASKED, "collectors", to=None)
+_of_manifest(*ASKED, "pairs", to="every")
+_of_manifest(*ASKED, "tool", "options", "cpu_max_prime", to=10)
+_of_manifest("plan", "tool", "name", to="probe")
+_of_manifest("plan", "tool", "version", to="1.0.21")
+_of_manifest("plan", "tool", "path", to="/opt/sysbench")
+_of_manifest(*REMOTE, "cpus", to="0")
+_of_manifest(*REMOTE, "cpu_nodes", to="1")
+_of_manifest(*REMOTE, "memory", "nodes", to="0")
+_of_manifest(*REMOTE, "memory", "policy", to="preferred")
+_of_manifest(*REMOTE, "expects", "memory", "proof", to="outcome")
+_of_manifest(*REMOTE, "expects", "memory", "nodes", to="0-1")
+_of_manifest(*REMOTE, "expects", "memory", "rule", to="shares")
+_of_manifest(*REMOTE, "expects", "cpus", "proof", to="outcome")
+_of_manifest("plan", "cells", "interleave:0", "expects", "memory", "weights", to={"0": 9, "1": 1})
+_of_manifest(*REMOTE, "binding", to="local")
+_of_manifest(*REMOTE, "label", to="near")
+_of_manifest(*REMOTE, "role", to="baseline")
+_of_manifest(*REMOTE, "baseline", to="unbound")
+_of_manifest(*REMOTE, "threads", to=8)
+_of_manifest(*REMOTE, "distance", to=10)
+_of_manifest(*REMOTE, "rank", to=[])
+_of_manifest(*REMOTE, "layout", to="packed")
+_of_manifest(*REMOTE, "options", "cpu_max_prime", to=10)
+_of_manifest(*REMOTE, "changes", to={"vm.zone_reclaim_mode": "1"})
+_of_manifest(*REMOTE, "need_bytes", to=1 << 40)
+_of_manifest("plan", "cells", "unbound", "notes", to=[])
+_of_manifest("plan", "resolved", 0, "cells", to=["unbound"])
+_of_manifest("plan", "client", to={"cpus": "3", "why": None, "host": None})
+_of_manifest("plan", "settings", "kernel.numa_balancing", to="0")
+
+
+def _another_order(run: Forged) -> None:
+    """Measure the remote cell first in every block, in the plan and in the journal."""
+    of = {}
+    for block in (1, 2):
+        items = [item for item in run.manifest["plan"]["order"] if item["block"] == block]
+        cells = sorted((item["cell"] for item in items), key=lambda cell: cell != "remote:0-1")
+        of.update({item["trial"]: cell for item, cell in zip(items, cells)})
+    for item in (*run.manifest["plan"]["order"], *run.lines):
+        item["cell"] = of[item["trial"]]
+
+
+def _without_a_cell(run: Forged) -> None:
+    """Take a cell out of the plan, and its trials out of everything."""
+    plan = run.manifest["plan"]
+    plan["cells"] = [one for one in plan["cells"] if one["id"] != "unbound"]
+    plan["order"] = [one for one in plan["order"] if one["cell"] != "unbound"]
+    for one in run.lines:
+        if one["cell"] == "unbound":
+            for name in one["raw"].values():
+                (run.folder / name).unlink()
+    run.lines = [one for one in run.lines if one["cell"] != "unbound"]
+
+
+def _skipped(run: Forged, code: str = "one-node") -> None:
+    _without_a_cell(run)
+    why = {"code": code, "fields": {}}
+    skip = {"binding": "unbound", "cell": "unbound", "reason": why, "variant": ""}
+    run.manifest["plan"]["skipped"].append(skip)
+
+
+def _without_the_last_block(run: Forged) -> None:
+    """Drop the trials of a block that did not please, and call the run complete."""
+    plan = run.manifest["plan"]
+    plan["order"] = [one for one in plan["order"] if one["block"] == 1]
+    for one in [one for one in run.lines if one["block"] == 2]:
+        run.lines.remove(one)
+        for name in one["raw"].values():
+            (run.folder / name).unlink()
+
+
+forgery("manifest order", MANIFEST, _another_order)
+forgery("manifest cell dropped", MANIFEST, _without_a_cell)
+forgery("manifest cell skipped", MANIFEST, _skipped)
+forgery("manifest block dropped", MANIFEST, _without_the_last_block)
+forgery("manifest hash dropped", MANIFEST, lambda run: run.manifest["sha256"].pop(HOST), False)
+
+# --- host.json ------------------------------------------------------------------------------------
+
+_of_host("host", to="elsewhere")
+_of_host("emulated", to=True)
+_of_host("emulated_why", to={"code": "lab-guest", "fields": {"says": "x"}})
+_of_host("timing", to={"latency_ns": "85:136+136:85"})
+_of_host(*SHAPE, "threads", to=64)
+_of_host(*SHAPE, "cores", to=64)
+_of_host(*SHAPE, "packages", to=1)
+_of_host(*SHAPE, "threads_per_core", to=2)
+_of_host(*SHAPE, "offline", to="9")
+_of_host(*SHAPE, "nodes", 0, "cpus", to="0-3")
+_of_host(*SHAPE, "cpus", 0, "thread", to=1)
+forgery(
+    "host distance", MANIFEST,
+    lambda run: _set(run.host, (*SHAPE, "nodes", 0, "distances", "1"), 40),
+)  # fmt: skip
+forgery("host cpu moved", HOST, lambda run: _set(run.host, (*SHAPE, "cpus", 0, "node"), 1))
+forgery(
+    "host before", MANIFEST,
+    lambda run: _set(run.host, ("before", "kernel.numa_balancing", "value"), "0"),
+)  # fmt: skip
+
+# --- journal.ndjson -------------------------------------------------------------------------------
+
+WHY = {"code": "time-limit", "fields": {"what": "end", "limit_s": 1.0}}
+_of_trial("grade", to="error", name="verified called an error without a reason")
+_of_trial("grade", to="unverified")
+_of_trial("reason", to=WHY)
+_of_trial("argv", 0, to="/usr/bin/other")
+_of_trial("argv", to=[], name="argv emptied")
+_of_trial("exit_status", to=1)
+_of_trial("signal", to=9)
+_of_trial("attempt", to=0)
+_of_trial("times", "measure_s", to=9.0)
+_of_trial("times", "total_s", to=60.0)
+_of_trial("times", "start_s", to=-1.0)
+_of_trial("started", to="2026-11-20T21:00:00.000Z")
+_of_trial("ended", to="2026-11-20T23:00:00.000Z")
+_of_trial("tool", "version", to="1.0.21")
+_of_trial("settings", "kernel.numa_balancing", to="0")
+_of_trial("bound", "nodes", to="0")
+_of_trial("bound", "cpus", to="0-3")
+_of_trial("bound", to={}, name="bound emptied")
+_of_trial("block", to=2)
+_of_trial("cell", to="unbound", name="relabelled")
+_of_trial("trial", to=2)
+
+
+def _an_error(run: Forged) -> None:
+    run.line().update(grade="error", reason=WHY)
+
+
+def _swapped(run: Forged) -> None:
+    """Let a remote trial have the raw files of a local one, and the other way round."""
+    one, two = run.line(), run.line("local:0")
+    one["raw"], two["raw"] = two["raw"], one["raw"]
+
+
+def _renamed(run: Forged) -> None:
+    """The same with the files renamed, so that every name is as it should be."""
+    one, two = run.line()["raw"], run.line("local:0")["raw"]
+    for kind in one:
+        first, second = run.folder / one[kind], run.folder / two[kind]
+        held = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(held)
+
+
+forgery("journal a verified trial called an error", JOURNAL, _an_error)
+forgery("journal raw files swapped", JOURNAL, _swapped)
+forgery("journal raw kinds swapped", JOURNAL, lambda run: run.line()["raw"].update(
+    stdout=run.line()["raw"]["stderr"], stderr=run.line()["raw"]["stdout"]))  # fmt: skip
+forgery("journal raw kind dropped", JOURNAL, lambda run: run.line()["raw"].pop("rusage"))
+forgery("journal line dropped", JOURNAL, lambda run: run.lines.pop())
+forgery("journal lines swapped", JOURNAL, lambda run: run.lines.reverse())
+forgery("journal line twice", JOURNAL, lambda run: run.lines.append(run.lines[0]))
+forgery("journal chain", JOURNAL, lambda run: _set(run.lines, (1, "previous"), "0" * 64), False)
+forgery("raw files renamed", "proof.json.gz", _renamed)
+
+# --- raw/ -----------------------------------------------------------------------------------------
+
+PROOF = "remote-0-1.proof.json.gz"
+_of_raw("stdout", "a number", "3836.24", "9836.24", "remote-0-1.stdout.gz", rehashed=False)
+_of_raw("stdout", "another version", "sysbench 1.0.20", "sysbench 1.0.19", "")
+_of_raw("stdout", "cut", "General statistics", "", JOURNAL)
+_of_raw("proof", "pages elsewhere", '"pages_bytes": {"1"', '"pages_bytes": {"0"', PROOF)
+_of_raw("proof", "shares", '"shares": {"1": 1.0}', '"shares": {"1": 0.5}', PROOF)
+_of_raw("proof", "verdict", '"ok": true', '"ok": false', PROOF)
+_of_raw("proof", "seen elsewhere", '"seen": "0-1"', '"seen": "0-3"', PROOF)
+_of_raw("proof", "outside", '"outside": ""', '"outside": "3"', PROOF)
+_of_raw("proof", "not early", '"early": true', '"early": false', PROOF)
+_of_raw("proof", "absent", '"absent": false', '"absent": true', PROOF)
+_of_raw("proof", "cell", '"cell": "remote:0-1"', '"cell": "local:0"', PROOF)
+_of_raw("proof", "moment", '"t_s": 0.1', '"t_s": 9.1', PROOF)
+_of_raw("proof", "none", '"proofs": [', '"proofs": [], "more": [', JOURNAL)
+_of_raw("rusage", "status", '"exit_status": 0', '"exit_status": 1', JOURNAL)
+_of_raw("rusage", "signal", '"signal": null', '"signal": 9', JOURNAL)
+_of_raw("rusage", "seconds", '"wall_s": 3.25', '"wall_s": 9.25', JOURNAL)
+_of_raw("rusage", "peak", '"max_rss_bytes": 20971520', '"max_rss_bytes": 209715200', PROOF)
+_of_raw("collect", "others at work", '"disturbance": null',
+        '"disturbance": {"other_share": 0.9, "other_s": 9.0, "busiest": []}', JOURNAL)  # fmt: skip
+_of_raw("collect", "model", '"reasons"', '"memory model": {"x": 1}, "reasons"',
+        "collect.json.gz")  # fmt: skip
+_of_raw("collect", "seconds", '"collected_s": 3.1', '"collected_s": 31.0', "collect.json.gz")
+_of_raw("collect", "damaged", '"reasons": {}', '"reasons": []', "")
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def _table(name: str) -> Forgery:
+    def change(run: Forged) -> None:
+        table = pl.read_parquet(run.folder / name)
+        table.with_columns(value=pl.col("value") * 2).write_parquet(run.folder / name)
+
+    return change
+
+
+for _name in store.FILES:
+    forgery(f"table {_name}", _name, _table(_name), rehashed=False)  # it would be derived again
+forgery("notebook", store.NOTEBOOK,
+        lambda run: (run.folder / store.NOTEBOOK).write_text("{ }"), rehashed=False)  # fmt: skip
+forgery("a file more", "more.txt", lambda run: (run.folder / "more.txt").write_text("x"))
+forgery("a folder more", "more", lambda run: (run.folder / "more").mkdir())
+forgery("a raw file missing", "remote-0-1.stderr.gz",
+        lambda run: (run.folder / run.line()["raw"]["stderr"]).unlink())  # fmt: skip
+forgery("the sums missing", store.SUMS, lambda run: (run.folder / store.SUMS).unlink(), False)
+
+
+@pytest.mark.parametrize(("change", "file", "rehashed"), FORGERIES)
+def test_a_forgery_is_found_and_its_file_named(honest, tmp_path, change, file, rehashed):
+    for rehash in (False, True) if rehashed else (False,):
+        forged = Forged(shutil.copytree(honest, tmp_path / f"run-{rehash}"))
+        change(forged)
+        forged.write(rehash)
+        faults = check.check(forged.folder).faults
+        assert any(file in fault for fault in faults), (rehash, faults)
+
+
+def test_there_are_ninety_kinds_that_both_forgers_are_found_by():
+    assert sum(one.values[2] for one in FORGERIES) >= 90
