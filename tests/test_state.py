@@ -129,7 +129,17 @@ def test_a_node_that_holds_two_packages(tmp_path):
 @pytest.mark.parametrize(
     ("cpuinfo", "files", "hypervisor", "is_emulated"),
     [
-        (X86, {}, "none", False),
+        (X86, {"sys/class/dmi/id/sys_vendor": "Dell Inc."}, "none", False),
+        (X86, {}, None, False),  # a copy without the firmware's names: VirtualBox may lack the flag
+        (X86, {"proc/bus/pci/devices": "0010\t80eebeef\t12\t0"}, "virtualbox", False),
+        (X86, {"sys/bus/pci/devices/0000:00:02.0/vendor": "0x80ee"}, "virtualbox", False),
+        (
+            GUEST,
+            {"sys/class/dmi/id/sys_vendor": "innotek GmbH", CLOCKS: "kvm-clock"},
+            "virtualbox",
+            False,
+        ),
+        (X86, {"proc/bus/pci/devices": "0010\t15ad0405\t12\t0"}, "vmware", False),
         (GUEST, {}, "unnamed", False),
         (GUEST, {CLOCKS: "tsc kvm-clock"}, "kvm", False),
         (GUEST, {**QEMU, CLOCKS: "kvm-clock tsc acpi_pm"}, "kvm", False),

@@ -13,7 +13,7 @@ import sysfs_tree
 from numalab.agent import cpulist
 from numalab.agent.contract import Allowed, HugePagePool, PciDevice, dumps
 from numalab.agent.errors import Fault
-from numalab.agent.host import topology
+from numalab.agent.host import describe, topology
 from numalab.agent.plan import kinds, resolve
 
 CPU = "sys/devices/system/cpu"
@@ -241,9 +241,25 @@ def test_the_kind_of_memory_of_each_node(tmp_path):
     assert [node.weight for node in found.nodes] == [5, 5, 2]
     assert [node.read_latency_ns for node in found.nodes] == [90, None, 250]
     assert found.node[2].read_bandwidth_mb_s == 28000
+    assert found.node[2].side_cache_bytes is None
     found = read(tmp_path, replace(sysfs_tree.CXL_3N, name="an-old-kernel"))
     node = found.node[2]
     assert (node.tier, node.weight, node.read_latency_ns) == (None, None, None)
+
+
+def test_a_cache_in_front_of_a_nodes_memory(tmp_path):
+    """Optane's memory mode, HBM in cache mode: Documentation/admin-guide/mm/numaperf.rst."""
+    cache = f"{NODE}/node0/memory_side_cache"
+    files = {
+        f"{cache}/index1/size": str(16 << 30),
+        f"{cache}/index2/size": str(96 << 30),
+        f"{cache}/index1/line_size": "64",
+    }
+    root = sysfs_tree.write(tmp_path, replace(sysfs_tree.CXL_3N, files=files))
+    found = topology.read(root)
+    assert [node.side_cache_bytes for node in found.nodes] == [96 << 30, None, None]
+    shown = " ".join(describe.run(root, False, 100).split())
+    assert "the memory of node 0 is behind a cache of 96.0 GiB" in shown
 
 
 def test_offline_cpus_without_a_global_list(tmp_path):

@@ -105,7 +105,8 @@ class Node:
 
     `tier` is N of the kernel's memory_tierN (the smaller, the faster); latency and bandwidth are
     what the firmware (ACPI HMAT) says of reads by the nearest CPUs; `weight` is its share of
-    weighted interleaving, in pages a round.
+    weighted interleaving, in pages a round; `side_cache_bytes` is the largest cache in front of its
+    memory (DRAM before persistent memory, HBM in cache mode), which is no processor's.
     """
 
     number: int
@@ -120,6 +121,7 @@ class Node:
     read_latency_ns: Optional[int] = None
     read_bandwidth_mb_s: Optional[int] = None
     weight: Optional[int] = None
+    side_cache_bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)

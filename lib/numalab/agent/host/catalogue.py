@@ -11,7 +11,7 @@ MEASURING = (  # what can spoil a measurement, or says what bindings there are
     "page-cache", "node-full", "cache-to-reclaim", "swap-used", "zone-reclaim", "balancing-on",
     "thp-always", "thp-never", "governor", "governor-varies", "cpu-quota", "load",
     "emulated-machine", "virtual-machine", "offline-cpus", "isolated-cpus", "cpuset",
-    "nodes-understated", "memory-less", "cpu-less",
+    "nodes-understated", "memory-less", "cpu-less", "side-cache",
 )  # fmt: skip
 HEALTH = (  # what costs time whether or not somebody measures
     "page-cache", "node-full", "swap-insanity", "fragmented", "hugetlb", "memory-away",

@@ -136,6 +136,9 @@ def shape(facts: Facts) -> Iterator[Finding]:
     targets = [n.number for n in host.nodes if n.number not in with_cpus and n.memory_bytes]
     if targets:
         yield finding("note", "cpu-less", nodes=targets, on=listed(targets))
+    for size in sorted({node.side_cache_bytes for node in host.nodes if node.side_cache_bytes}):
+        behind = [node.number for node in host.nodes if node.side_cache_bytes == size]
+        yield finding("note", "side-cache", nodes=behind, on=listed(behind), bytes=size)
     if len(host.nodes) == 1:
         yield from _one_node(facts)
 

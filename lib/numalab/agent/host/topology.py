@@ -355,6 +355,7 @@ def _node(
         # access1 is of CPUs alone; access0 may be of an accelerator (numaperf.rst)
         read_latency_ns=_of_firmware(here, "read_latency"),
         read_bandwidth_mb_s=_of_firmware(here, "read_bandwidth"),
+        side_cache_bytes=_side_cache(here),
     )  # fmt: skip
     return node, codes
 
@@ -362,6 +363,14 @@ def _node(
 def _of_firmware(node: str, name: str) -> Optional[int]:
     found = (kernel.read_int(f"{node}/access{n}/initiators/{name}") for n in (1, 0))
     return next((value for value in found if value), None)
+
+
+def _side_cache(node: str) -> Optional[int]:
+    """The size of the largest memory-side cache of a node (numaperf.rst); None without any."""
+    folder = f"{node}/memory_side_cache"
+    levels = kernel.numbered(folder, "index")
+    sizes = [kernel.read_int(f"{folder}/index{level}/size") or 0 for level in levels]
+    return max(sizes, default=0) or None
 
 
 def _huge_pages(folder: str) -> Tuple[HugePagePool, ...]:

@@ -21,6 +21,9 @@ _SIGNS = (  # kind, the code of the evidence, where it is, its pattern; the sure
     ("tcg", "qemu-implementer", "cpuinfo", r"CPU implementer\t: 0x00"),
     ("tcg", "qemu-timer", "qemu board", r"^BogoMIPS\s*:\s*125\.00"),  # 2 x 62.5 MHz: QEMU's only
     ("tcg", "qemu-manufacturer", "sysinfo", r"^Manufacturer:\s*QEMU"),
+    # VirtualBox shows Linux the clock of KVM.
+    ("virtualbox", "firmware-names", "firmware", r"(VirtualBox|innotek)"),
+    ("virtualbox", "pci-device-of", "pci", r"\t(80ee)"),
     ("kvm", "kvm-clock", "clocks", r"kvm-clock"),
     ("kvm", "device-tree-kvm", "device tree", r"kvm"),
     ("kvm", "kvm-ptp", "ptp", r"^KVM virtual PTP$"),
@@ -32,7 +35,9 @@ _SIGNS = (  # kind, the code of the evidence, where it is, its pattern; the sure
     ("kvm", "firmware-names", "firmware", r"(\bKVM\b|Amazon EC2|Google Compute Engine|OpenStack)"),
     ("kvm", "firmware-names", "firmware", r"(Alibaba Cloud ECS|Nutanix AHV)"),
     ("vmware", "firmware-names", "firmware", r"(VMware)"),
-    ("virtualbox", "firmware-names", "firmware", r"(VirtualBox|innotek)"),
+    ("vmware", "pci-device-of", "pci", r"\t(15ad)"),
+    ("xen", "pci-device-of", "pci", r"\t(5853)"),
+    ("parallels", "pci-device-of", "pci", r"\t(1ab8)"),
     ("hyper-v", "firmware-names", "firmware", r"(Microsoft Corporation.*Virtual Machine)"),
     ("xen", "firmware-names", "firmware", r"(\bXen\b|HVM domU)"),
     ("parallels", "firmware-names", "firmware", r"(Parallels)"),
@@ -40,7 +45,7 @@ _SIGNS = (  # kind, the code of the evidence, where it is, its pattern; the sure
     ("qemu", "firmware-names-qemu", "firmware", r"(?i:(QEMU|\bBochs\b))"),
     ("qemu", "cpu-names-qemu", "cpuinfo", r"^model name\s*:.*QEMU"),
     ("unnamed", "hypervisor-flag", "cpuinfo", r"^flags\s*:.*\bhypervisor\b"),
-    ("none", "no-hypervisor-flag", "cpuinfo", r"^flags\s*:"),
+    ("none", "no-hypervisor-flag", "named machine", r"^flags\s*:"),
 )
 
 _NAMED_BY_FIRMWARE = ("vendor", "product", "board", "bios_vendor")
@@ -50,8 +55,10 @@ def read(root: str, state: State) -> Dict[str, Setting]:
     """Return ``virt.hypervisor`` and ``virt.evidence`` (reasons as JSON) of a machine.
 
     "kvm", "xen", …: a guest; "tcg": emulated; "qemu": a QEMU machine that shows no sign of KVM;
-    "unnamed": a guest of something that does not say what it is; "none": bare metal. ``root`` ""
-    is this machine; ``state`` holds its firmware's names and its clocks.
+    "unnamed": a guest of something that does not say what it is; "none": bare metal, which takes
+    the flags of an x86 CPU and a firmware that names itself (some guests lack the flag, as of
+    VirtualBox); else None. ``root`` "" is this machine; ``state`` holds its firmware's names and
+    its clocks.
     """
     found = list(_signs(_texts(root, state), _cpuid_vendor() if not root else ""))
     if not found:
@@ -83,6 +90,8 @@ def _texts(root: str, state: State) -> Dict[str, str]:
     return {
         "cpuinfo": cpuinfo,
         "firmware": firmware,
+        "named machine": cpuinfo if firmware.strip() else "",
+        "pci": _pci(root),
         "qemu board": cpuinfo if re.search(r"qemu|dummy-virt", firmware, re.I) else "",
         "sysinfo": text("proc/sysinfo"),
         "clocks": str(state["clock.available"].value or ""),
@@ -90,6 +99,16 @@ def _texts(root: str, state: State) -> Dict[str, str]:
         "ptp": "\n".join(text(f"sys/class/ptp/{clock}/clock_name") for clock in ptp),
         "type": text("sys/hypervisor/type"),
     }
+
+
+def _pci(root: str) -> str:
+    """The vendors of PCI devices, each after a tab as in /proc/bus/pci/devices."""
+    listed = kernel.read_text(f"{root}/proc/bus/pci/devices", 1 << 20)
+    if listed:
+        return listed
+    folder = f"{root}/sys/bus/pci/devices"
+    vendors = (kernel.read_text(f"{folder}/{one}/vendor") for one in kernel.list_folder(folder))
+    return "".join("\t" + (vendor or "").replace("0x", "") for vendor in vendors)
 
 
 def _signs(texts: Dict[str, str], vendor: str) -> Iterator[Tuple[str, Reason]]:

@@ -77,9 +77,10 @@ _VIRTUALISATION: Dict[str, Template] = {  # evidence of a hypervisor or an emula
     "firmware-names": "the firmware names {name}",
     "firmware-names-qemu": "the firmware names {name}, and nothing shows KVM",
     "hypervisor-flag": "the CPU flag hypervisor is set",
-    "no-hypervisor-flag": "an x86 CPU without the flag hypervisor",
-    "hypervisor-unknown": "nothing names a hypervisor, and this architecture has no flag that "
-    "tells",
+    "pci-device-of": "a PCI device has the hypervisor's own vendor id {name}",
+    "no-hypervisor-flag": "an x86 CPU without the flag hypervisor, and no hypervisor in what the "
+    "firmware names",
+    "hypervisor-unknown": "nothing names a hypervisor, and nothing says that there is none",
 }
 
 
@@ -138,6 +139,8 @@ _FINDINGS: Dict[str, Template] = {
     "load": "load average {load:.1f} on {threads:n hardware thread}: other work is running",
     "emulated-machine": "an emulated machine ({why}): no time measured here says anything about "
     "hardware",
+    "side-cache": "the memory of {on:nodes} is behind a cache of {bytes:size} (persistent memory "
+    "or CXL with DRAM as its cache, or HBM in cache mode): what fits in it is as fast as the cache",
     "virtual-machine": "a virtual machine ({name}): its nodes are what the hypervisor shows, and "
     "its neighbours can disturb a run",
     "offline-cpus": "{cpus:CPUs} are offline: no binding uses them",
