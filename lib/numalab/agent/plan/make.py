@@ -42,8 +42,8 @@ from .order import trial_order
 from .request import check
 from .tours import started, toured
 
-TRIAL_OVERHEAD_S = 0.3  # starting the tool, proving the placement, writing the journal
-RUN_OVERHEAD_S = 10.0  # looking at the host, tables and the notebook
+TRIAL_OVERHEAD_S = 0.15  # starting the tool, proving the placement, writing the journal
+RUN_OVERHEAD_S = 6.0  # looking at the host, tables and the notebook
 
 Unfit = Tuple[Cell, Reason]  # a cell that cannot be measured here, and why
 
