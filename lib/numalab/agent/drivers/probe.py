@@ -52,6 +52,7 @@ _ON_TOUR = ("latency", "bandwidth")
 _LEAST_VISIT_S = 0.06  # of measuring
 # For estimates: to move to another cell and prove its placement twice; to warm up for a point.
 _VISIT_S, _SETTLE_S = 0.05, 0.02
+_START_S = 0.3  # a trial's start and end
 # Buffers of each mode, in sizes of one; those that are chased have the index that builds the chase.
 _BUFFERS = {"stream": 3, "latency": 1.0625, "loaded": 2.0625, "bandwidth": 1}
 
@@ -199,7 +200,7 @@ class Probe(Driver):
         ]
         buffers = {one.memory.nodes: self.timing(one.options).warmup_s for one in cells}
         whole = (0.1, sum(buffers.values()), measure * len(cells))
-        return visits, Timing(*(round(s, 3) for s in (*whole, sum(whole) + 1.0)))
+        return visits, Timing(*(round(s, 3) for s in (*whole, sum(whole) + _START_S)))
 
     def visit(self, cell: Cell) -> str:
         threads = cell.options["threads"]
