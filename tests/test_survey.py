@@ -1,6 +1,7 @@
 """The survey of published machines: its tables, its ratios, its counts, and a host among them."""
 
 import json
+import re
 import shutil
 import types
 from pathlib import Path
@@ -12,7 +13,10 @@ from typer.testing import CliRunner
 
 from numalab import cli, experiments, session
 from numalab.agent.contract import CONFIGURED, COUNTED, MEASURED, UNVERIFIED
+from numalab.agent.errors import Fault
 from numalab.analysis import survey
+from numalab.pages import execute
+from numalab.pages import survey as pages
 from numalab.show.survey import Survey
 from test_charts import assert_publishable, texts
 
@@ -268,6 +272,22 @@ def test_a_chart_of_the_survey_can_be_published_with_a_host_in_it(name):
     drawn = any("your host" in text for text in texts(figure))
     comparable = ("latency", "price", "years", "same_socket", "distances")
     assert drawn == (name in comparable)
+
+
+def test_a_run_of_another_experiment_places_no_host():
+    run = next((DATA / "runs").glob("*/*-stream"))
+    with pytest.raises(Fault, match="is a run of stream. a host's place is by its latencies"):
+        Survey([run])
+
+
+def test_the_page_is_of_its_notebook_and_loads_nothing_from_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        execute, "run_notebook", lambda source, target, _: shutil.copy(source, target)
+    )
+    page = pages.make([], tmp_path).read_text(encoding="utf-8")
+    assert "<h1>The survey: machines that others published</h1>" in page
+    assert page.count("<img") == len(CHARTS) and "Table 1" in page
+    assert not re.search(r"<(script|link)[^>]+(src|href)=.https?:", page)
 
 
 def test_the_command_prints_the_same_numbers_for_a_person_and_a_script(monkeypatch, tmp_path):

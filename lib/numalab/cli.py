@@ -508,8 +508,9 @@ def survey(
     if folders:
         own = [runs.load(folder) for folder in folders]
     else:
-        own = runs.newest(host_name or platform.node())
-    found = published.Survey([run for run in own if run.manifest.experiment == "latency"])
+        newest = runs.newest(host_name or platform.node())
+        own = [run for run in newest if run.manifest.experiment == "latency"]
+    found = published.Survey(own)
     if as_json:
         _print_json(found.as_dict())
         return

@@ -35,7 +35,9 @@ LATENCY, BANDWIDTH = "latency", "bandwidth"
 OTHER, SAME = "remote-socket", "remote-same-socket"  # classes of memory, against "local"
 WITHOUT_CPUS = ("cxl", "hbm")
 RANDOM, CACHED = "random", "partly cached"  # of the column ``access``
-ONE, SOME, WHOLE = "one thread", "some threads", "the whole node"  # of ``load``
+# Of ``load``, how many threads of a node read:
+ONE, SOME, WHOLE = "one thread", "some threads", "the whole node"
+UNSTATED = "threads not stated"
 
 _TYPES = {"string": pl.String(), "integer": pl.Int64(), "number": pl.Float64(), "date": pl.Date()}
 _ALIKE = [
@@ -85,10 +87,13 @@ def ratios(rows: pl.DataFrame, what: str) -> pl.DataFrame:
             "metric"
         ).str.contains(_RATED)
     threads = pl.col("threads").str.to_integer(strict=False)
-    load = pl.when(threads == 1).then(pl.lit(ONE)).when(threads > 1).then(pl.lit(SOME))
+    load = (
+        pl.when(threads == 1).then(pl.lit(ONE)).when(threads > 1).then(pl.lit(SOME))
+        .when(pl.col("threads").is_null()).then(pl.lit(UNSTATED)).otherwise(pl.lit(WHOLE))
+    )  # fmt: skip
     medians = (
         rows.filter(chosen & pl.col("tool").is_not_null())
-        .with_columns(load=load.otherwise(pl.lit(WHOLE)))
+        .with_columns(load=load)
         .group_by(*_ALIKE, "threads", "class", maintain_order=True)
         .agg(pl.col("value").median())
     )
@@ -299,7 +304,11 @@ def position(run: Run) -> str | None:
 def _between(ratio: float, frame: pl.DataFrame) -> str:
     """Where a ratio stands among the medians of the microarchitectures."""
     kinds = counted(frame).group_by("microarchitecture").agg(pl.col("ratio").median())
-    named = [(value, f"{name} ({value:.2f})") for name, value in kinds.iter_rows()]
+    named = [
+        (value, f"{name} ({value:.2f})")
+        for name, value in kinds.iter_rows()
+        if not name.startswith("not stated")
+    ]
     below = max((one for one in named if one[0] <= ratio), default=None)
     above = min((one for one in named if one[0] > ratio), default=None)
     if below and above:

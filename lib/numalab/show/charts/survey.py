@@ -26,7 +26,7 @@ Here = Mapping[str, float]  # the value of each host of one's own, by name
 HOW = {  # a tool and its way, by what comes after the tool's name
     "random": style.BLUE, "sequential": style.GREEN, "partly cached": style.ORANGE,
     "the whole node": style.BLUE, "some threads": style.GREEN, "one thread": style.ORANGE,
-    "": style.SKY,
+    "": style.SKY, "threads not stated": style.SKY,
 }  # fmt: skip
 LEVELS = {"SMT sibling": style.SKY, "same socket": style.BLUE, "other socket": style.VERMILLION}
 _NO_TOOL = "Rows without a named tool are in no ratio."
