@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import struct
@@ -51,6 +52,23 @@ def test_the_plugin_compiles_without_a_warning(tmp_path):
     flags = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", *timing_build._FLAGS]
     command = [CC, *flags, "-o", tmp_path / "x.so", *MODEL, SOURCE / "plugin.c"]
     done = subprocess.run([*command, "-ldl", "-lpthread"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_cc
+def test_what_the_plugin_declares_of_qemu_is_what_its_header_says(tmp_path):
+    """Debian's packages of QEMU bring no header; NUMALAB_QEMU_HEADER names one of its source."""
+    header = Path(os.environ.get("NUMALAB_QEMU_HEADER", "/usr/include/qemu-plugin.h"))
+    if not header.is_file():
+        pytest.skip("no qemu-plugin.h here")
+    stub = "typedef struct GArray GArray;\ntypedef struct GByteArray GByteArray;\n"
+    (tmp_path / "glib.h").write_text(stub)
+    flags = ["-Wall", "-Werror", "-fsyntax-only", "-isystem", tmp_path]
+    done = subprocess.run(
+        [CC, *flags, f'-DQEMU_PLUGIN_HEADER="{header}"', SOURCE / "plugin.c"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 

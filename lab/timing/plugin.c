@@ -16,32 +16,40 @@
 #define EXPORTED __attribute__((visibility("default")))
 #define OF_QEMU extern __attribute__((weak))
 
-struct block;
-struct instruction;
-struct address;
+#ifdef QEMU_PLUGIN_HEADER /* a test compares what is declared here with QEMU's own header */
+#include QEMU_PLUGIN_HEADER
+#else
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+struct qemu_plugin_hwaddr;
+struct qemu_info_t;
+enum qemu_plugin_cb_flags { QEMU_PLUGIN_CB_NO_REGS };
+enum qemu_plugin_mem_rw { QEMU_PLUGIN_MEM_RW = 3 };
+#endif
 typedef void on_block_fn(unsigned, void *);
 typedef void on_memory_fn(unsigned, u32, u64, void *);
-typedef void on_translation_fn(u64, struct block *);
+typedef void on_translation_fn(u64, struct qemu_plugin_tb *);
 
 EXPORTED int qemu_plugin_version = 1;
 OF_QEMU void qemu_plugin_reset(u64, void (*)(u64));
 OF_QEMU void qemu_plugin_register_vcpu_tb_trans_cb(u64, on_translation_fn *);
-OF_QEMU void qemu_plugin_register_vcpu_tb_exec_cb(struct block *, on_block_fn *, int, void *);
-OF_QEMU void qemu_plugin_register_vcpu_insn_exec_cb(struct instruction *, on_block_fn *, int,
-                                                    void *);
-OF_QEMU void qemu_plugin_register_vcpu_mem_cb(struct instruction *, on_memory_fn *, int, int,
+OF_QEMU void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, on_block_fn *,
+                                                  enum qemu_plugin_cb_flags, void *);
+OF_QEMU void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, on_block_fn *,
+                                                    enum qemu_plugin_cb_flags, void *);
+OF_QEMU void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, on_memory_fn *,
+                                              enum qemu_plugin_cb_flags, enum qemu_plugin_mem_rw,
                                               void *);
 OF_QEMU void qemu_plugin_register_atexit_cb(u64, void (*)(u64, void *), void *);
-OF_QEMU size_t qemu_plugin_tb_n_insns(const struct block *);
-OF_QEMU struct instruction *qemu_plugin_tb_get_insn(const struct block *, size_t);
-OF_QEMU size_t qemu_plugin_insn_size(const struct instruction *);
+OF_QEMU size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
+OF_QEMU struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
+OF_QEMU size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
 OF_QEMU bool qemu_plugin_mem_is_store(u32);
-OF_QEMU struct address *qemu_plugin_get_hwaddr(u32, u64);
-OF_QEMU bool qemu_plugin_hwaddr_is_io(const struct address *);
-OF_QEMU u64 qemu_plugin_hwaddr_phys_addr(const struct address *);
+OF_QEMU struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(u32, u64);
+OF_QEMU bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *);
+OF_QEMU u64 qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *);
 
-enum { NO_REGISTERS = 0, READS_AND_WRITES = 3 }; /* of qemu-plugin.h */
-enum { COPIES_DATA = 3 };                        /* the API that changed qemu_plugin_insn_data */
+enum { COPIES_DATA = 3 }; /* the API that changed qemu_plugin_insn_data */
 enum { ON = 1, OFF = 2 };
 
 static void *instruction_data; /* its type depends on the API */
@@ -57,7 +65,7 @@ static struct {
     _Atomic u64 host, physical;
 } pieces[PIECES];
 
-static u64 physical(const struct address *address) {
+static u64 physical(const struct qemu_plugin_hwaddr *address) {
     if (model_guest_addresses)
         return qemu_plugin_hwaddr_phys_addr(address);
     const u64 within = ((u64)1 << PIECE_BITS) - 1;
@@ -87,7 +95,7 @@ static void on_memory(unsigned index, u32 info, u64 address, void *unused) {
     u64 line = address / LINE;
     if (!RELAXED_LOAD(c->filter_stale) && model_recent(c, line, store))
         return;
-    struct address *where = qemu_plugin_get_hwaddr(info, address);
+    struct qemu_plugin_hwaddr *where = qemu_plugin_get_hwaddr(info, address);
     if (unlikely(!where || qemu_plugin_hwaddr_is_io(where)))
         return;
     u64 real = physical(where);
@@ -136,16 +144,16 @@ static void stop(void) {
     clock_wake_main_loop();
 }
 
-static void mark(struct block *block);
+static void mark(struct qemu_plugin_tb *block);
 
-static void translate(u64 id, struct block *block) {
+static void translate(u64 id, struct qemu_plugin_tb *block) {
     (void)id;
     size_t count = qemu_plugin_tb_n_insns(block);
     void *instructions = (void *)(uintptr_t)count;
-    qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, NO_REGISTERS, instructions);
+    qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, QEMU_PLUGIN_CB_NO_REGS, instructions);
     for (size_t i = 0; i < count; i++)
         qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(block, i), on_memory,
-                                         NO_REGISTERS, READS_AND_WRITES, NULL);
+                                         QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
     mark(block);
 }
 
@@ -169,17 +177,17 @@ static void on_switch(unsigned index, void *word) {
         qemu_plugin_reset(plugin, instrument);
 }
 
-static int word_of(struct instruction *instruction) { /* 0: an ordinary one */
+static int word_of(struct qemu_plugin_insn *instruction) { /* 0: an ordinary one */
     static const unsigned char code[] = {0x0f, 0x1f, 0x80, 0, 'm', 'u', 'n'};
     unsigned char bytes[8] = {0};
     if (qemu_plugin_insn_size(instruction) != sizeof code)
         return 0;
     if (qemu_plugin_version >= COPIES_DATA) {
-        size_t (*copy)(const struct instruction *, void *, size_t);
+        size_t (*copy)(const struct qemu_plugin_insn *, void *, size_t);
         *(void **)&copy = instruction_data;
         copy(instruction, bytes, sizeof code);
     } else {
-        const void *(*point)(const struct instruction *);
+        const void *(*point)(const struct qemu_plugin_insn *);
         *(void **)&point = instruction_data;
         memcpy(bytes, point(instruction), sizeof code);
     }
@@ -187,17 +195,17 @@ static int word_of(struct instruction *instruction) { /* 0: an ordinary one */
     return ours && (bytes[3] == ON || bytes[3] == OFF) ? bytes[3] : 0;
 }
 
-static void mark(struct block *block) {
+static void mark(struct qemu_plugin_tb *block) {
     for (size_t i = 0, count = qemu_plugin_tb_n_insns(block); i < count; i++) {
-        struct instruction *one = qemu_plugin_tb_get_insn(block, i);
+        struct qemu_plugin_insn *one = qemu_plugin_tb_get_insn(block, i);
         int word = word_of(one);
         if (word)
-            qemu_plugin_register_vcpu_insn_exec_cb(one, on_switch, NO_REGISTERS,
+            qemu_plugin_register_vcpu_insn_exec_cb(one, on_switch, QEMU_PLUGIN_CB_NO_REGS,
                                                    (void *)(uintptr_t)word);
     }
 }
 
-static void translate_off(u64 id, struct block *block) {
+static void translate_off(u64 id, struct qemu_plugin_tb *block) {
     static atomic_bool begun;
     (void)id;
     if (!atomic_exchange(&begun, true))
@@ -217,13 +225,14 @@ static __attribute__((constructor)) void begin(void) {
     sync_begin();
     clock_begin();
     instruction_data = dlsym(RTLD_DEFAULT, "qemu_plugin_insn_data");
-    if (dlsym(RTLD_DEFAULT, "qemu_plugin_scoreboard_new")) { /* QEMU 9.1 and newer */
-        qemu_plugin_version = 4;
-        model_guest_addresses = true;
-    }
+    qemu_plugin_version = dlsym(RTLD_DEFAULT, "qemu_plugin_read_memory_vaddr") ? 4 /* QEMU 9.2 */
+                          : dlsym(RTLD_DEFAULT, "qemu_plugin_request_time_control") ? 3 /* 9.1 */
+                          : dlsym(RTLD_DEFAULT, "qemu_plugin_scoreboard_new") ? 2 /* 9.0 */
+                                                                              : 1;
+    model_guest_addresses = qemu_plugin_version > 1;
 }
 
-EXPORTED int qemu_plugin_install(u64 id, const void *info, int count, char **words) {
+EXPORTED int qemu_plugin_install(u64 id, const struct qemu_info_t *info, int count, char **words) {
     (void)info;
     const char *why = config_read(count, words);
     if (why) {
