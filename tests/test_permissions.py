@@ -11,7 +11,7 @@ import pytest
 
 import forbidding
 from numalab import home, launch
-from numalab.agent import contract, kernel
+from numalab.agent import kernel
 from numalab.agent.contract import reason
 from numalab.agent.errors import Fault
 from numalab.agent.host import tools
@@ -112,7 +112,6 @@ def test_where_no_run_can_be_kept_that_is_said(monkeypatch, tmp_path):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "write_text", refused)
-    monkeypatch.setattr(contract, "dumps", lambda _: "")
-    with pytest.raises(Fault, match="may not write there. NUMALAB_RUNS=DIR"):
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(Fault, match="no run can be kept in .*here.*NUMALAB_RUNS=DIR"):
         launch.measure(None, tmp_path / "here" / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -310,6 +311,46 @@ def test_another_users_record_is_not_followed(host, root):
     link.symlink_to(host.record)
     with pytest.raises(Fault, match="cannot be read"):
         settings.put_back(link, root)
+
+
+def _damaged(path, how):
+    path.unlink(missing_ok=True)
+    if how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(how)
+
+
+@pytest.mark.parametrize(
+    "how", ["pipe", "folder", b"", b"{", b"null", b"[" * 100_000, b"\xff\xfe", b'{"schema": 3}']
+)
+def test_a_damaged_record_is_named_and_keeps_no_other_from_being_put_back(
+    host, root, tmp_path, monkeypatch, how
+):
+    _apply(host, {"kernel.numa_balancing": "0"})
+    damaged = tmp_path / "damaged.json"
+    _damaged(damaged, how)
+    with pytest.raises(Fault, match=r"damaged.json (cannot be read|is no regular file)"):
+        settings.pending(damaged)
+    monkeypatch.setattr(settings, "_record_files", lambda: [damaged, host.record])
+    put_back = settings.put_back
+    monkeypatch.setattr(settings, "put_back", lambda record: put_back(record, root))
+    monkeypatch.setattr(lock, "measurement", contextlib.nullcontext)
+    with pytest.raises(Fault, match=r"damaged.json"):
+        settings.restore()
+    assert _balancing(root) == "1" and not host.record.exists()
+
+
+def test_one_strange_name_in_a_record_keeps_no_other_setting_from_being_put_back(host, root):
+    _apply(host, {"kernel.numa_balancing": "0"})
+    record = json.loads(host.record.read_text())
+    record["changes"].insert(0, {**record["changes"][0], "name": "../../victim"})
+    host.record.write_text(json.dumps(record))
+    with pytest.raises(Fault, match="is not the name of a kernel setting"):
+        settings.put_back(host.record, root)
+    assert _balancing(root) == "1" and host.record.exists()
 
 
 _AGENT = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import io
 import json
 import os
 import platform
@@ -38,6 +39,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
 def main() -> None:
     """Run the command line; every fault becomes one message and a non-zero exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our signs shows "?"
     try:
         app()
     except Fault as fault:

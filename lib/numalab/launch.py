@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from numalab.agent.contract import Plan, Request
 from numalab.agent.errors import Fault
 from numalab.agent.trial.events import Event
 
+_STOP_S = 60  # in which an agent ends its trial and puts the host's settings back
+AGENT = (sys.executable, "-m", "numalab.agent")
 BUG = 1  # the exit status of a Python program that a bug ended
 
 
@@ -51,33 +54,34 @@ def measure(
     allow_host_changes: bool = False,
     busy: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
+    enough: Callable[[], bool] | None = None,
 ) -> Event:
     """Run a plan on this machine into a run directory; return the agent's last event.
 
     A directory that holds an unfinished run of the same plan is completed. ``on_event`` gets
-    every progress event. Ctrl-C stops the agent in order; what was measured stays. Raises
-    Fault with the agent's own words when it fails.
+    every progress event; ``enough`` is asked at every look whether the run ends there. Ctrl-C stops
+    the agent in order; what was measured stays. Raises Fault with the agent's own words when it
+    fails.
     """
-    plan_file = folder.parent / f".{folder.name}.plan.json"
     memo = _memo(folder)
-    command = [sys.executable, "-m", "numalab.agent", "run"]
-    command += ["--plan", str(plan_file), "--out", str(folder)]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        plan_file.write_text(contract.dumps(plan), encoding="utf-8")
-    except PermissionError:
-        raise Fault(
-            f"no run can be kept below {folder.parent}: this user may not write there",
-            "NUMALAB_RUNS=DIR keeps runs elsewhere",
-        ) from None
-    try:
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        memo.write_text(f"{folder}\n", encoding="utf-8")
-        end = _follow([*command, *_flags(allow_host_changes, busy)], on_event)
+        _remember(memo, folder)
+        with tempfile.TemporaryFile() as plan_file:  # without a name: nothing of it can be left
+            plan_file.write(contract.dumps(plan).encode("utf-8"))
+            plan_file.flush()
+            number = plan_file.fileno()
+            command = ["run", "--plan", f"/proc/self/fd/{number}", "--out", str(folder)]
+            flags = _flags(allow_host_changes, busy)
+            end = _follow([*command, *flags], on_event, enough, (number,))
         memo.unlink(missing_ok=True)
         return end
+    except OSError as error:
+        raise Fault(
+            f"no run can be kept in {folder.parent}: {error.strerror} ({error.filename})",
+            "NUMALAB_RUNS=DIR keeps runs elsewhere",
+        ) from None
     finally:
-        plan_file.unlink(missing_ok=True)
         if not folder.exists():  # refused: nothing is left of it
             memo.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -91,6 +95,7 @@ def resume(
     busy: bool = False,
     begun_elsewhere: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
+    enough: Callable[[], bool] | None = None,
 ) -> Event:
     """Complete an unfinished run; see ``measure``.
 
@@ -103,8 +108,8 @@ def resume(
             f"{folder} was not begun here: to complete it starts the programs that its plan names",
             "if you trust whoever made it: --begun-elsewhere",
         )
-    command = [sys.executable, "-m", "numalab.agent", "resume", str(folder)]
-    end = _follow([*command, *_flags(allow_host_changes, busy)], on_event)
+    command = ["resume", str(folder), *_flags(allow_host_changes, busy)]
+    end = _follow(command, on_event, enough)
     memo.unlink(missing_ok=True)
     return end
 
@@ -122,23 +127,35 @@ def _memo(folder: Path) -> Path:
     return home.build() / "begun" / digest[:32]
 
 
+def _remember(memo: Path, folder: Path) -> None:
+    memo.parent.mkdir(parents=True, exist_ok=True)
+    memo.write_bytes(os.fsencode(folder) + b"\n")
+
+
 def _flags(allow_host_changes: bool, busy: bool) -> list[str]:
     flags = {"--allow-host-changes": allow_host_changes, "--busy": busy}
     return [flag for flag, given in flags.items() if given]
 
 
-def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
+def _follow(
+    command: list[str],
+    on_event: Callable[[Event], None],
+    enough: Callable[[], bool] | None = None,
+    keep_open: Sequence[int] = (),
+) -> Event:
     # A session of its own: Ctrl-C reaches the agent once, from here, not twice.
     agent = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
+        [*AGENT, *command, *(["--ask"] if enough else [])],
+        stdin=subprocess.PIPE if enough else subprocess.DEVNULL,
+        pass_fds=keep_open,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         start_new_session=True,
         env={
             **os.environ,
+            "PYTHONIOENCODING": "utf-8",  # whatever the terminal's is
             "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
             "NUMALAB_SOURCE_COMMIT": source_commit(),
         },
@@ -150,6 +167,9 @@ def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
             try:
                 for event in _events(agent):
                     on_event(event)
+                    if event["event"] == "look" and enough and agent.stdin:
+                        agent.stdin.write("enough\n" if enough() else "more\n")
+                        agent.stdin.flush()
                     last = event
                 break
             except KeyboardInterrupt:
@@ -158,10 +178,17 @@ def _follow(command: list[str], on_event: Callable[[Event], None]) -> Event:
                 else:
                     interrupted = True
                     agent.send_signal(signal.SIGINT)
+                    if agent.stdin:  # no answer will come
+                        agent.stdin.close()
         said = agent.stderr.read() if agent.stderr else ""
         code = agent.wait()
     finally:
-        if agent.poll() is None:
+        if agent.poll() is None:  # whoever looked on is gone: it stops in order
+            assert agent.stdout is not None
+            agent.stdout.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.send_signal(signal.SIGINT)
+                agent.wait(_STOP_S)
             agent.kill()
             agent.wait()
     if interrupted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -42,8 +43,13 @@ class Settings:
 
     def say(self, text: object) -> None:
         """Print text for a person, unless a script reads; control characters are shown as such."""
-        if not self.as_json:
+        if self.as_json:
+            return
+        try:
             print(escape.terminal(text), flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no complaint at exit
+            raise Fault("stopped: nobody reads what is printed any more (| head?)") from None
 
 
 @dataclass(frozen=True)

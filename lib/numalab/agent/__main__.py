@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -20,6 +21,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
     0; 1 where doctor found something; 2 for a fault; 128 + N after signal N.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our signs shows "?"
     options = _parser().parse_args(arguments)
     from .trial.run import Interrupted
 

@@ -7,8 +7,11 @@ from typing import Optional
 
 
 def published(path: Optional[str]) -> Optional[str]:
-    """Return a path or word of a command line with the home folder, where it begins so, as "~"."""
+    """Return a path or word of a command line with the home folder, where it begins so, as "~".
+
+    Bytes that are no UTF-8 become "?": no file of a run could hold them.
+    """
     home = os.path.expanduser("~")
     if path and home != "/" and (path == home or path.startswith(home + "/")):
-        return "~" + path[len(home) :]
-    return path
+        path = "~" + path[len(home) :]
+    return path and path.encode("utf-8", "replace").decode("utf-8")

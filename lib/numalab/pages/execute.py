@@ -15,6 +15,7 @@ GENERIC = Path(__file__).with_name("run.ipynb")
 """Shows a run of an experiment that this checkout does not have."""
 
 EXECUTED = "notebook.ipynb"
+_START_S = 600  # in which a kernel starts: a machine with a load of 20 takes more than a minute
 
 
 def execute(folder: Path, notebook: Path | None = None) -> Path:
@@ -92,12 +93,20 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
             kernel_name="python3",
             progress_bar=False,
             cwd=str(home.root()),
-            extra_arguments=["--log-level=ERROR"],  # of the kernel: no remarks on its transport
+            start_timeout=_START_S,
+            # Of the kernel: nothing on its transport, or that it was asked to end. What a cell
+            # raises comes another way.
+            extra_arguments=["--log-level=CRITICAL"],
         )
     except papermill.PapermillExecutionError as error:
         raise Fault(
             f"{source.name} failed in cell {error.cell_index}: {error.ename}: {error.evalue}",
             f"the notebook as far as it came: {target}",
+        ) from None
+    except RuntimeError as error:  # jupyter_client's wait_for_ready, nbclient's DeadKernelError
+        raise Fault(
+            f"{source.name}: its Jupyter kernel did not start, or ended: {error}",
+            "what was measured is kept; try again when the machine is less busy: numalab report",
         ) from None
     finally:
         if target.is_file():

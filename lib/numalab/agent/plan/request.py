@@ -6,11 +6,12 @@ import re
 from dataclasses import replace
 from typing import Mapping, Set, Tuple
 
-from ..contract import SCHEMA, CaseRequest, Request, SweepRequest
+from ..contract import SCHEMA, CaseRequest, Request, SweepRequest, dumps
 from ..errors import Fault
 from ..trial import settings
 from .classes import CLASS, EVERY
 from .kinds import KINDS
+from .order import MOST_TRIALS
 from .resolve import parse
 
 _CASE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
@@ -23,11 +24,23 @@ def check(request: Request) -> Request:
             f"the request has schema {request.schema}, this agent knows {SCHEMA}",
             "use the same version of numalab on both sides",
         )
+    try:
+        dumps(request).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Fault(
+            f"{error.object[max(0, error.start - 20) : error.end + 20]!r} is no UTF-8 text, and no "
+            "file of a run can hold it",
+            "give it another name",
+        ) from None
     if not request.bindings:
         raise Fault("the request names no bindings: there is nothing to measure",
                     f"known: {', '.join(KINDS)}")  # fmt: skip
     if request.blocks < 1:
         raise Fault(f"blocks is {request.blocks}, but must be 1 or more", "6 or more decide")
+    if request.blocks > MOST_TRIALS:
+        raise Fault(
+            f"blocks is {request.blocks:,}: a run has at most {MOST_TRIALS:,} trials", "15 are many"
+        )
     limit = request.time_limit_s
     if limit is not None and limit <= 0:
         raise Fault(f"time_limit_s is {limit}, but must be above 0", "leave it out for no limit")

@@ -90,7 +90,8 @@ def write_json(path: Path, data: Any) -> None:
     Fault on a full disk.
     """
     text = json.dumps(to_json(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    _replace(path, lambda file: file.write(text.encode("utf-8")))
+    # Half a pair of surrogates, of a path that is no UTF-8, becomes JSON's own escape of it.
+    _replace(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
 
 
 def write_gzip(path: Path, source: Union[bytes, Path]) -> str:

@@ -336,13 +336,18 @@ def pending(record: Path) -> Optional[Record]:
     it could have root write any value into any setting.
     """
     try:
-        descriptor = os.open(str(record), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(str(record), flags)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise Fault(f"{record} cannot be read: {error.strerror}", "run as root") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise Fault(f"{record} is no regular file", "look what it is, then remove it")
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
-        owner = os.fstat(file.fileno()).st_uid
+        owner = found.st_uid
         if owner not in (0, os.geteuid()):
             raise Fault(
                 f"{record} belongs to user {owner}: what it says is not followed",
@@ -395,7 +400,11 @@ def put_back(record: Path, root: Path = Path("/")) -> List[Change]:
 
 def _put_back_one(entry: RecordedSetting, before: str, root: Path) -> Optional[Reason]:
     """Put one setting back; return why that was not possible."""
-    path = path_of(entry.name, root)  # never a path from the file
+    try:
+        path = path_of(entry.name, root)  # never a path from the file
+    except Fault as fault:
+        entry.restored, entry.reason = False, fault.reason
+        return fault.reason
     target = before if entry.theirs is None else entry.theirs
     try:
         now = _value(path)
@@ -423,9 +432,15 @@ def restore() -> List[Reason]:
     [] when there was nothing to do. Raises Fault while a measurement runs: it needs its settings.
     """
     done: List[Reason] = []
+    failed: List[Fault] = []
     with lock.measurement():
         for record in _record_files():
-            for change in put_back(record):
+            try:
+                changes = put_back(record)
+            except Fault as fault:  # the other record is put back all the same
+                failed.append(fault)
+                continue
+            for change in changes:
                 if change.restored:
                     one = reason("setting-put-back", name=change.name, value=change.before)
                 elif change.reason and change.reason.code == "host-rebooted":
@@ -434,6 +449,8 @@ def restore() -> List[Reason]:
                     one = reason("setting-left", name=change.name, why=to_json(change.reason))
                 if one not in done:
                     done.append(one)
+    if failed:
+        raise failed[0]
     return done
 
 
