@@ -628,8 +628,9 @@ def test_the_server_does_not_inherit_the_clients_cpus(cache):
     try:
         for cpus in (None, first):
             instances = [{"name": "", "cpus": cpus}]
-            status, events = perform(instances=instances, client_cpus=last, at={"ready": look})
-            assert status == 0, fault_of(events)
+            _, events = perform(instances=instances, client_cpus=last, at={"ready": look})
+            # What it then measured is no question here; a loaded machine may fail that.
+            assert "ready" in [event["event"] for event in events], fault_of(events)
             os.sched_setaffinity(0, mine)
     finally:
         os.sched_setaffinity(0, mine)
