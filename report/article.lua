@@ -15,3 +15,16 @@ function FloatRefTarget(float)
   if content.t then content = { content } end
   if not shows(content) then return {} end
 end
+
+-- What is folded on the page is not printed: nobody could open it.
+function Blocks(blocks)
+  if quarto.doc.is_format("html") then return nil end
+  local kept, depth = pandoc.Blocks({}), 0
+  for _, block in ipairs(blocks) do
+    local raw = block.t == "RawBlock" and block.text or ""
+    if raw:find("<details", 1, true) then depth = depth + 1 end
+    if depth == 0 then kept:insert(block) end
+    if raw:find("</details>", 1, true) then depth = depth - 1 end
+  end
+  return kept
+end

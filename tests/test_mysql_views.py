@@ -201,9 +201,9 @@ def test_a_load_has_its_own_chart_and_table_with_the_runs_control():
 
 @pytest.mark.parametrize("method", ["against", "cores", "seconds", "instances"])
 def test_emulated_hosts_are_marked_in_every_picture(method):
-    cells = [Cell(f"cores:{n}-node", 1e3 * n, cpus=f"0-{n - 1}") for n in (1, 2)]
+    cells = [Cell(f"cores:{n}-node", 1e3 * n, cpus=f"0-{n - 1}") for n in (1, 2, 4)]
     run = mysql_frames.run(cells, emulated=True)
-    clients = dict(zip(run.cells, (1, 4), strict=True))
+    clients = dict(zip(run.cells, (1, 4, 16), strict=True))
     run = mysql_frames.changed(
         run, lambda cell: replace(cell, options={**cell.options, "clients": clients[cell.id]})
     )
@@ -236,7 +236,7 @@ def test_the_article_recommends_per_host_and_stands_beside_the_study():
     figure = made.server()
     assert "a (this study)" in texts(figure)
     table = made.published_table("mysql-point-select")
-    assert "| cpus 0-15,32-47 | ≈ 270,000 | ≈ 0.580 | 0.420 |" in str(table)
+    assert "| cpus 0-15,32-47 | ≈ 270,000 | ≈ 3,200 | ≈ 0.580 | 0.420 |" in str(table)
     assert "0.0400" in made.published_table("mysql-instances")
     assert made.quoted("mysql-point-select", "qps", "cpus 0-15,32-47", "cpus 0-31") == "2.25"
     assert made.quoted("mysql-point-select", "qps", "cpus 0-99") is None

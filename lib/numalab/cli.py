@@ -485,10 +485,18 @@ def report(
     engine: Annotated[
         str, typer.Option(help="quarto, nbconvert, or auto: Quarto where it is installed.")
     ] = "auto",
+    study: Annotated[
+        bool, typer.Option("--study", help="numalab's own article instead, as it is committed.")
+    ] = False,
 ) -> None:
-    """Render the performance article over runs: HTML (and PDF by Quarto)."""
+    """Render the article over your runs: HTML (and PDF by Quarto)."""
     from numalab.pages import report as reporting
 
+    if study:
+        if runs or host_name:
+            raise Fault("--study takes no runs", "its runs are the published ones")
+        reporting.study(out=out, engine=engine, say=_print)
+        return
     reporting.make(runs, host=host_name, out=out, engine=engine, say=_print)
 
 

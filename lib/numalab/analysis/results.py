@@ -655,7 +655,16 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
         for control in judge.of(run.measurements, run.plan, metric, point).controls.values()
         if control.n >= BLOCKS_NEEDED
     ]
-    warnings = evidence.warnings(run.measurements, metrics)
+    if run.plan.request.blocks < BLOCKS_NEEDED:
+        blocks = units.count(run.plan.request.blocks, "block")
+        parts.append(f"- {blocks}: shown, not judged (fewer than {BLOCKS_NEEDED} decide nothing)")
+    # What is counted needs no warm host and no quiet one.
+    timed = [name for name in metrics if _unit(run, name) not in ("share", "count")]
+    warnings = [
+        one
+        for one in evidence.warnings(run.measurements, timed)
+        if one.reason.code != "few-blocks" or run.plan.request.blocks >= BLOCKS_NEEDED
+    ]
     kinds = dict.fromkeys((one.metric, one.reason.code) for one in warnings)
     for metric, kind in kinds:
         alike = [one for one in warnings if (one.metric, one.reason.code) == (metric, kind)]
@@ -664,8 +673,15 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
             parts.append(f"- {label}{title(metric, one.point)}: {one.reason}")
         if len(alike) > _MOST_ALIKE:
             more = len(alike) - _MOST_ALIKE
-            parts.append(f"- {title(metric)}: {more} more warnings of this kind ({kind})")
+            parts.append(f"- {title(metric)}: {more} more of this kind ({kind})")
     return "\n".join([*parts, *_exclusions(run)]) or "Nothing to warn about."
+
+
+def _unit(run: Run, metric: str) -> str:
+    if metric in run.measures:
+        return run.measures[metric].unit
+    rows = run.tool_rows(metric)
+    return "" if rows.is_empty() else str(rows["unit"][0])
 
 
 def _exclusions(run: Run) -> Iterator[str]:

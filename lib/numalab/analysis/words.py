@@ -84,7 +84,7 @@ words.add(
         "few-blocks": "{values:n usable value}: fewer than {needed} decide nothing",
         "noisy": lambda f: (
             f"the standard deviation is {f['variation']:.0%} of the mean: more blocks or a quieter "
-            "host are needed"
+            "host would help"
         ),
         "outlier": _outlier,
         "two-modes": lambda f: (

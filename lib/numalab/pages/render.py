@@ -24,6 +24,10 @@ OUTPUT = "_manuscript"
 _NAMES = {"fig": "Figure", "tbl": "Table"}
 _REFERENCE = re.compile(r"(?<![\w/`])@((?:fig|tbl|sec)-[\w-]+)")
 _SECTION = re.compile(r"^(##+ .*?)[ \t]*\{#([\w-]+)\}[ \t]*$", re.MULTILINE)
+_CITED = re.compile(r"\[(@[\w-]+(?:; @[\w-]+)*)\]|(?<![\w/`.])(@[\w-]+)")
+_ENTRY = re.compile(r"^@\w+\{([\w-]+),\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(r"^\s*(\w+) = \{(.*)\},?$", re.MULTILINE)
+_ONLY_QUARTO = re.compile(r"\[[^\]]*\]\(index\.pdf\)(?: · )?| \{\.unnumbered\}")
 _OPTION = re.compile(r'^#\| *([\w-]+): *"?(.*?)"?$', re.MULTILINE)
 
 
@@ -117,15 +121,47 @@ def by_nbconvert(folder: Path) -> Path:
         body = _body(nbformat.read(path, as_version=4), code=True)
         (target / f"{path.stem}.html").write_text(_page(name, css, body), encoding="utf-8")
         links.append(f'<li><a href="{path.stem}.html">{name}</a> ({path.stem})</li>')
-    book = nbformat.read(folder / "index.ipynb", as_version=4)
-    front = yaml.safe_load(book.cells.pop(0).source.strip().strip("-"))
-    known = [key for key in ("title", "subtitle", "author", "date", "abstract") if key in front]
-    name, *below = (escape(str(front[key])) for key in known)
-    head = f"<header><h1>{name}</h1>{''.join(f'<p>{line}</p>' for line in below)}</header>"
     foot = f"<footer><h2>Notebooks</h2><ul>{''.join(links)}</ul></footer>"
-    page = target / "index.html"
-    page.write_text(_page(name, css, head + _body(book, code=False) + foot), encoding="utf-8")
-    return page
+    for path in sorted(folder.glob("*.ipynb")):
+        book = nbformat.read(path, as_version=4)
+        _cite(book, folder / "references.bib")
+        front = yaml.safe_load(book.cells.pop(0).source.strip().strip("-"))
+        known = [key for key in ("title", "subtitle", "author", "date", "abstract") if key in front]
+        name, *below = (escape(str(front[key])) for key in known)
+        head = f"<header><h1>{name}</h1>{''.join(f'<p>{line}</p>' for line in below)}</header>"
+        page = _page(name, css, head + _body(book, code=False) + foot, front.get("lang", "en"))
+        (target / f"{path.stem}.html").write_text(page, encoding="utf-8")
+    return target / "index.html"
+
+
+def _cite(book: Any, bibliography: Path) -> None:
+    """Turn citations into links to a list of references, and drop what only Quarto makes."""
+    text = bibliography.read_text(encoding="utf-8") if bibliography.is_file() else ""
+    entries = {
+        key: {name: re.sub(r"[{}\\\\]", "", value) for name, value in _FIELD.findall(fields)}
+        for key, fields in _ENTRY.findall(text)
+    }
+
+    def link(found: re.Match[str]) -> str:
+        keys = re.findall(r"@([\w-]+)", found[0])
+        if not set(keys) <= set(entries):
+            return found[0]
+        names = [entries[key].get("author", entries[key]["title"]) for key in keys]
+        said = ", ".join(f"[{n}](#ref-{key})" for n, key in zip(names, keys, strict=True))
+        return f"({said})" if found[1] else said
+
+    listed = "\n".join(
+        f'- <a id="ref-{key}"></a>'
+        + ". ".join(one[name] for name in ("author", "title", "year", "url") if name in one)
+        for key, one in entries.items()
+    )
+    for cell in book.cells:
+        texts = [(cell, "source")] if cell.cell_type == "markdown" else []
+        texts += [(out.data, "text/markdown") for out in cell.get("outputs", []) if "data" in out]
+        for place, name in texts:
+            if name in place:
+                said = _ONLY_QUARTO.sub("", _CITED.sub(link, "".join(place[name])))
+                place[name] = said.replace("::: {#refs}\n:::", listed)
 
 
 def title(path: Path) -> str:
@@ -158,7 +194,12 @@ def _caption(book: Any) -> None:
         if kind and cell.outputs:
             number = sum(name.startswith(kind) for name in named.values()) + 1
             named[label] = f"{kind} {number}"
-        named.update((anchor, head.strip("# ")) for head, anchor in _SECTION.findall(cell.source))
+        texts = [cell.source] if cell.cell_type == "markdown" else []
+        texts += [
+            "".join(one.get("data", {}).get("text/markdown", "")) for one in cell.get("outputs", [])
+        ]
+        heads = [found for text in texts for found in _SECTION.findall(text)]
+        named.update((anchor, head.strip("# ")) for head, anchor in heads)
 
     def linked(text: str) -> str:
         text = _SECTION.sub(r'<a id="\2"></a>\n\n\1', text)
@@ -199,9 +240,9 @@ def _options(cell: Any) -> dict[str, str]:
     return dict(_OPTION.findall(cell.source)) if cell.cell_type == "code" else {}
 
 
-def _page(name: str, css: str, body: str) -> str:
+def _page(name: str, css: str, body: str, lang: str = "en") -> str:
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!DOCTYPE html>\n<html lang="{lang}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{name}</title><style>{css}</style></head><body><main>{body}</main></body></html>\n"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -68,7 +70,29 @@ def study(
     settings = yaml.safe_load((folder / SETTINGS).read_text(encoding="utf-8"))
     settings["project"].pop("pre-render", None)  # its notebooks are there
     (folder / SETTINGS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    return render.by(engine, folder, say)
+    page = render.by(engine, folder, say)
+    books = [*sorted(folder.glob("*.ipynb")), *sorted((folder / "notebooks").glob("*.ipynb"))]
+    _packed(page.with_name("numalab-notebooks.zip"), folder, books)
+    data = home.root() / "data"
+    _packed(page.with_name("numalab-data.zip"), data, _published(data))
+    return page
+
+
+def _published(data: Path) -> list[Path]:
+    """The files of the data package: a user's own runs beside the published ones are no part."""
+    described = json.loads((data / "datapackage.json").read_text(encoding="utf-8"))["resources"]
+    paths = next(one["path"] for one in described if one["name"] == "measurements")
+    folders = [data / "reference", *((data / path).parent for path in paths)]
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [data / "datapackage.json", data / "README.md", *files]
+
+
+def _packed(archive: Path, root: Path, files: Sequence[Path]) -> None:
+    """Put files into an archive, by their paths below ``root``; no time of day gets in."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in files:
+            name = zipfile.ZipInfo(path.relative_to(root).as_posix())
+            packed.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def assemble(picked: Sequence[runs.Run], folder: Path) -> None:
@@ -88,7 +112,7 @@ def assemble(picked: Sequence[runs.Run], folder: Path) -> None:
         shutil.copyfile(execute.executed(run), folder / name)
         books.append({"notebook": name, "title": f"{render.title(folder / name)} ({host})"})
     settings = yaml.safe_load((source / SETTINGS).read_text(encoding="utf-8"))
-    settings["project"].pop("pre-render", None)  # its notebooks are there
+    settings["project"] = {"type": "manuscript"}
     settings["manuscript"] = {**settings["manuscript"], "notebooks": books}
     (folder / SETTINGS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     execute.run_notebook(

@@ -126,6 +126,15 @@ class Article:
         said = [f"**{word}** on {escape.markdown(listed(on))}" for word, on in found.items()]
         return ", ".join(said) or None
 
+    def badge(self, experiment: str = "") -> str | None:
+        """Return the badge of an experiment's evidence; without one that of published figures."""
+        kinds = dict.fromkeys(badge.of(run) for run in self.chosen.of(experiment))
+        return " ".join(map(badge.mark, kinds if experiment else [PUBLISHED])) or None
+
+    def only(self, kind: str) -> Article:
+        """Return the article over the runs with one badge alone."""
+        return Article([run for run in self.runs if badge.of(run) == kind])
+
     def on(self, experiment: str) -> str | None:
         """Return the hosts of an experiment, each with the badge of its evidence."""
         hosts = dict.fromkeys(run.manifest.host for run in self.chosen.of(experiment))
@@ -164,12 +173,12 @@ class Article:
     def counts(self) -> dict[str, int]:
         """Return how many runs, trials, hosts, claims, and claims with a verdict there are."""
         verdicts = self._verdicts()
-        tested = {one.claim for one in verdicts if one.verdict in _DECIDED}
+        tested = {one.says for one in verdicts if one.verdict in _DECIDED}
         return {
             "runs": len(self.runs),
             "trials": sum(len(run.plan.order) for run in self.runs),
             "hosts": len(self.chosen.hosts()),
-            "claims": len({one.claim for one in verdicts}),
+            "claims": len({one.says for one in verdicts}),
             "decided": len(tested),
         }
 
@@ -356,7 +365,14 @@ class Article:
         )
         if not mine or (against and not base):
             return None
-        return tables.number(mine[-1] / base[-1] if against else mine[-1])
+        return tables.number(mine[-1] / base[-1]) if against else f"{mine[-1]:,.10g}"
+
+    def quoted_ratio(self, machine: str) -> str | None:
+        """Return a published machine's latency of the other socket over its local one."""
+        frame = survey.counted(survey.ratios(survey.load(), survey.LATENCY)).filter(
+            (pl.col("machine") == machine) & (pl.col("class") == survey.OTHER)
+        )
+        return None if frame.is_empty() else f"{frame['ratio'][0]:.2f}"
 
     def published_table(self, experiment: str) -> Text:
         """Return what others published of an experiment: a line per binding, a column per metric.
