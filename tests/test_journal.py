@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -233,3 +234,13 @@ def test_a_full_disk_leaves_the_old_json_and_no_scrap(tmp_path):
     assert said == "full\nfull\n"
     assert journal.read_json(tmp_path / "manifest.json")["n"] == 1
     assert os.listdir(tmp_path) == ["manifest.json"]
+
+
+def test_a_full_disk_is_seen_without_writing(tmp_path, monkeypatch):
+    journal.check_space(tmp_path)
+    free = {"f_blocks": 100, "f_bfree": 0, "f_bavail": 0}
+    monkeypatch.setattr(journal.os, "statvfs", lambda path: SimpleNamespace(**free))
+    with pytest.raises(journal.DiskFull, match="the disk is full"):
+        journal.check_space(tmp_path)
+    free["f_blocks"] = 0  # a file system that keeps no account of blocks
+    journal.check_space(tmp_path)

@@ -59,6 +59,15 @@ def space_needed(path: Union[str, Path]) -> Iterator[None]:
         ) from None
 
 
+def check_space(folder: Path) -> None:
+    """Raise DiskFull where nothing more can be written: a tool that cannot answer only waits."""
+    found = os.statvfs(folder)
+    free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    with space_needed(folder):
+        if found.f_blocks and not free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def sync_directory(folder: Path) -> None:
     """Make the names inside a directory durable (fsync(2), "does not necessarily ensure...")."""
     descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)

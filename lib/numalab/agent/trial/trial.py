@@ -410,6 +410,7 @@ class _Trial:
             raise Stopped
         if time.monotonic() > self.deadline:
             raise _Failed(reason("time-limit", what=what, limit_s=self.limit_s))
+        journal.check_space(self.stdout.parent)
         for path in (self.stdout, self.stderr):
             if path.stat().st_size > OUTPUT_LIMIT_BYTES:
                 raise _Failed(reason("output-limit", bytes=OUTPUT_LIMIT_BYTES))
