@@ -663,6 +663,10 @@ def test_pairs_without_a_figure_leave_the_picture_unverified():
     assert PROBE.unverified([setup, *[pair] * 9, lost], {}) is None
     why = PROBE.unverified([setup, *[pair] * 8, lost, lost], {})
     assert why.code == "pairs-missing" and str(why).startswith("2 of 10 pairs")
+    row = {**lost, "from": 0, "to": 1, "reason": "they never ran at the same time"}
+    (found,) = PROBE.metrics([setup, row])
+    assert (found.metric, found.value, found.point) == ("core_latency", None, "0-1")
+    assert str(found.reason) == "they never ran at the same time"
 
 
 def test_only_the_options_of_the_mode_are_kept(amd):
