@@ -484,3 +484,15 @@ def test_a_guest_whose_clock_stays_wrong_is_given_up(timed):
         command("up", "small")
     assert loaded(timed) == [False, False, False] and qemus(timed) == []
     assert not list((image.cache() / "snapshots").glob("small-*"))
+
+
+def test_a_kill_while_a_snapshot_is_made_leaves_no_process(timed):
+    plan(timed, "silent")
+    child = os.fork()
+    if child == 0:
+        guests.up("small", lambda words: None)
+        os._exit(0)
+    until(lambda: qemus(timed))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until(lambda: qemus(timed) == [])

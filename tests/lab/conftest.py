@@ -20,6 +20,7 @@ GUESTS = {  # that the tests boot, and the host of the lab that each is like
     "test-timed": "intel-2n-timed",
     "test-null": "null-2n-timed",
     "test-inverted": "inverted-2n-timed",
+    "test-eight": "amd-8n-timed",
 }
 
 

@@ -73,6 +73,11 @@ def inverted(numalab):
 
 
 @pytest.fixture(scope="module")
+def eight(numalab):
+    yield from guest_like(numalab, "test-eight", "amd-8n-timed")
+
+
+@pytest.fixture(scope="module")
 def latency(timed):
     return timed.measure("known-latency")
 
@@ -191,6 +196,14 @@ def test_bytes_between_nodes_are_those_that_the_binding_implies(stream, binding,
             assert back / there == pytest.approx(8 * REPEATS * ARRAY / LINE / lines, rel=0.02)
 
 
+def test_no_clock_goes_back(numalab, timed):
+    """Over CPUs, and while the model is switched on and off; the program says what it saw."""
+    program = (EXPERIMENTS / "clock.c").read_text()
+    build = f"cat >clock.c <<'END'\n{program}\nEND\ngcc -O2 -pthread -o clock clock.c"
+    said = numalab("lab", "ssh", "test-timed", "--", f"{build} && ./clock")
+    assert "160000 reads on 8 CPUs, 0 went back" in said
+
+
 def test_a_killed_emulator_leaves_nothing(numalab, timed):
     """Last of this guest: what it counted in is a file of its folder, which goes with it."""
     guest = numalab.guest("test-timed")
@@ -215,11 +228,15 @@ def test_nothing_differs_where_nothing_was_planted(null):
         "remote-no-slower": claims.SUPPORTED,
         "remote-faster": claims.REFUTED,
     }
+
+
+@pytest.mark.long
+def test_nothing_is_recommended_where_nothing_was_planted(null):
     assert recommendation.of(null.measure("known-binding")).cell is None
 
 
 @pytest.mark.long
-def test_the_other_node_is_recommended_where_it_is_the_faster(inverted):
+def test_the_other_node_is_the_faster_where_that_was_planted(inverted):
     run = inverted.measure("known-latency")
     for (cpu, memory), ns in medians(run, "idle_latency").items():
         assert ns == pytest.approx(expected_ns(inverted.planted, cpu, memory), rel=0.005)
@@ -229,4 +246,20 @@ def test_the_other_node_is_recommended_where_it_is_the_faster(inverted):
         "remote-no-slower": claims.SUPPORTED,
         "remote-faster": claims.SUPPORTED,
     }
+
+
+@pytest.mark.long
+def test_the_other_node_is_recommended_where_it_is_the_faster(inverted):
     assert recommendation.of(inverted.measure("known-binding")).cell == "remote:0-1"
+
+
+# --- a host of eight nodes ------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_every_latency_between_eight_nodes_is_the_one_that_is_configured(eight):
+    found = medians(eight.measure("known-matrix"), "idle_latency")
+    assert set(found) == {(cpu, memory) for cpu in range(8) for memory in range(8)}
+    for (cpu, memory), ns in found.items():
+        expected = expected_ns(eight.planted, cpu, memory)
+        assert ns == pytest.approx(expected, rel=0.005), (cpu, memory)

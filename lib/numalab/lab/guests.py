@@ -306,6 +306,8 @@ def _start(host: hosts.Host, wiring: qemu.Wiring, home: Path) -> subprocess.Pope
             stdout=subprocess.PIPE if wiring.monitor else log,
             stderr=log,
             start_new_session=True,  # it stays when the command that started it ends
+            # but for one that is to become a snapshot: nobody else talks with its monitor
+            preexec_fn=kernel.die_with_parent() if wiring.monitor else None,
             env=environment,
         )
     found = kernel.stat_of(f"/proc/{child.pid}")
