@@ -61,8 +61,8 @@ class Survey:
         )
         return Text(
             f"{figures:,} figures of {many} machines, each with its tool, its source and its "
-            f"doubts; {units.count(with_other.height, 'machine')} with a latency of their own and "
-            f"of the other socket's memory by one named tool. *{badge.MEANING[PUBLISHED]}.*"
+            f"doubts. On {units.count(with_other.height, 'machine')} one named tool timed both local "
+            f"memory and the other socket's. *{badge.MEANING[PUBLISHED].capitalize()}.*"
         )
 
     def claims(self) -> Text:
@@ -93,8 +93,8 @@ class Survey:
             for part in (cached.filter(_INTEL), cached.filter(~_INTEL))
         )
         return Text(
-            f"- *Nearly twice as long*: {_so(twice)}. The article that says it measured "
-            f"{said:.2f} on its own E5-2682 v4, so its machine is better than its words.\n"
+            f"- *Nearly twice as long*: {_so(twice)}. The article that says so measured "
+            f"{said:.2f} on its own E5-2682 v4: its machine is better than its words.\n"
             f"- *About a third less bandwidth*: {_so(third)}. The saying is careful: half of these "
             f"machines lose {1 - (third.median or 0):.0%} or more.\n"
             f"- *Between nodes Intel is far faster than the others*: by that author's tool, which "
