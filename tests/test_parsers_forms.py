@@ -125,6 +125,14 @@ def test_appended_reports_keep_which_run_they_are_of(form):
     assert "run" not in parse("perf", one)[0]
 
 
+def test_the_echo_of_the_command_and_the_version_of_perf_are_passed_over():
+    text = "perf version 6.17.g0739473694c4\n/opt/perf stat -a -x , -e {cycles} -- sleep 1\n"
+    found = parse(
+        "perf", text + "1.001092774,22065603430,,cpu-clock,22065611881,100.00,22.0,CPUs\n"
+    )
+    assert of_kind(found, "event", "value", "unit") == [(22065603430, "ns")]
+
+
 def test_reports_of_a_terminal_have_the_next_programs_output_between():
     one = HEAD + "  1,234   cycles\n" + TAIL
     found = parse("perf", one + "\nhello from the second program: 7\n\n" + one)
@@ -400,6 +408,13 @@ def test_runs_of_stream_that_were_appended_are_told_apart():
     refused("stream", FORTRAN + second[: second.index("Triad")], "not complete")
 
 
+def test_what_a_script_prints_above_a_run_of_stream_is_passed_over():
+    text = "Mon Jan  5 cd /opt/stream\nIteration: 1\n" + FORTRAN
+    assert parse("stream", text) == parse("stream", FORTRAN)
+    assert len(parse("stream", text + "Iteration: 2\n" + FORTRAN)) == 14
+    refused("stream", FORTRAN + "Iteration: 2\n", "not a line of STREAM")
+
+
 # numastat
 
 PROCESS = """
@@ -472,6 +487,20 @@ Latency (ms):
     assert parse("sysbench", text)
     for good, bad in (("  140", "  141"), ("  10 ", "  70 "), ("2.0000s", "9.0000s")):
         refused("sysbench", text.replace(good, bad, 1), "final report is damaged")
+
+
+def test_runs_of_sysbench_that_were_appended_are_told_apart():
+    one = fixture("sysbench-memory.txt").replace(
+        "Threads started!", "Threads started!\n\n[ 1s ] 512.25 MiB/sec"
+    )
+    found = parse("sysbench", one + "\n16 threads:\n" + one)
+    assert {r["run"] for r in found} == {1, 2}
+    driver = drivers.driver("sysbench")
+    rows, alone = driver.metrics(found), driver.metrics(parse("sysbench", one))
+    assert [(r.point, r.value) for r in rows] == [
+        (f"run {run}", r.value) for run in (1, 2) for r in alone
+    ]
+    assert {sample.point for sample in driver.samples(found)} == {"run 1", "run 2"}
 
 
 # numa_maps

@@ -73,6 +73,8 @@ def test_numastat_tables_of_any_width(nodes, width, in_mib, rng):
         "numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node", "other_node",
     ]  # fmt: skip
     cells = {(row, n): rng.randrange(10**9) for row in names for n in range(nodes)}
+    if in_mib:
+        cells |= {("Total", n): sum(cells[row, n] for row in names[:-1]) for n in range(nodes)}
     columns = [*range(nodes), *(["Total"] if in_mib else [])]
     text = "\nPer-node process memory usage (in MBs) for PID 7 (a b)\n" if in_mib else ""
     for start in range(0, len(columns), width):
@@ -99,7 +101,7 @@ def test_mlc_matrix_round_trip_and_ragged_rows_are_refused(rows):
     for n, row in enumerate(rows):
         text += f"{n:8d}\t" + "\t".join(f"{x / 10:6.1f}" for x in row) + "\t\n"
     found = outcome("mlc", text)
-    if any(len(row) != columns for row in rows):
+    if any(len(row) != columns for row in rows) or len(rows) < columns:
         assert found is None
     else:
         back = {(r["from"], r["to"]): r["value"] for r in found if r["kind"] == "idle_latency"}

@@ -29,7 +29,7 @@ import re
 from typing import Any, Callable, Dict, List, Optional
 
 from ..contract import Record
-from ..drivers.reading import Line, lines, refuse
+from ..drivers.reading import Line, lines, numbered, refuse
 
 NAME = "perf stat"
 
@@ -71,7 +71,7 @@ def each_report(text: str, read: Callable[[List[Line]], List[Record]]) -> List[R
     With --append, or on a terminal, several follow each other: their records have ``run``.
     """
     parts: List[List[Line]] = [[]]
-    for line in lines(text, ("perf",)):
+    for line in lines(text, ("perf stat", "perf")):
         part = parts[-1]
         if line.text.startswith(_STARTED):
             parts.append([line])
@@ -80,19 +80,17 @@ def each_report(text: str, read: Callable[[List[Line]], List[Record]]) -> List[R
             ends = [at for at, other in enumerate(part, 1) if _END.search(other.text)]
             at = ends[-1] if ends else len(part)
             parts[-1:] = [part[:at], [*part[at:], line]]
-        elif line.text.strip():
+        elif line.text.strip() and not line.text.startswith("perf version "):
             part.append(line)
-    reports = [part for part in parts if part]
-    out: List[Record] = []
-    for run, part in enumerate(reports, 1):
+    out: List[List[Record]] = []
+    for part in filter(None, parts):
         found: List[Record] = []
         if part[0].text.startswith(_STARTED):
             found.append({"kind": "started", "text": part.pop(0).text[len(_STARTED) :]})
         if not part:
             refuse(NAME, None, "it holds no counter: perf failed, or it is cut short")
-        found += read(part)
-        out += [{**one, "run": run} for one in found] if len(reports) > 1 else found
-    return out or refuse(NAME, None, "it is empty")
+        out.append(found + read(part))
+    return numbered(out) if out else refuse(NAME, None, "it is empty")
 
 
 def is_json(body: List[Line]) -> bool:

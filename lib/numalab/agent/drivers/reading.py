@@ -8,12 +8,10 @@ the tool's own command line and what `time` adds. Everything else is left for th
 from __future__ import annotations
 
 import re
-from typing import Iterable, List, NamedTuple, NoReturn, Optional
+from typing import Iterable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from ..contract import Record
 from ..errors import ParseError
-
-__all__ = ["Line", "Record", "lines", "refuse"]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST = 32_768
@@ -68,6 +66,20 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
         if len(row) > _LONGEST or _ENDLESS.search(row):
             raise ParseError("captured text", n, row, "no tool prints a line or a number so long")
     return [Line(n, "" if harmless.match(row) else row) for n, row in enumerate(rows, 1)]
+
+
+def numbered(runs: Sequence[List[Record]]) -> List[Record]:
+    """Return the records of the runs in one text: with ``run``, from 1, where there are several."""
+    if len(runs) == 1:
+        return runs[0]
+    return [{**record, "run": n} for n, one in enumerate(runs, 1) for record in one]
+
+
+def by_run(records: Sequence[Record]) -> Iterator[Tuple[str, List[Record]]]:
+    """Yield the records of each run with its name in a point; of the only one with ""."""
+    for run in dict.fromkeys(record.get("run") for record in records):
+        own = [record for record in records if record.get("run") == run]
+        yield (f"run {run}" if run else ""), own
 
 
 def refuse(tool: str, line: Optional[Line], why: str) -> NoReturn:

@@ -42,7 +42,7 @@ from ..errors import Fault
 from ..rows import row
 from . import options as check
 from .options import Options
-from .reading import Line, lines, refuse
+from .reading import Line, by_run, lines, numbered, refuse
 
 NAME = "stream"
 
@@ -104,9 +104,10 @@ _LAST = re.compile(rf"Triad:|{_VALID.pattern}|{_FAILED.pattern}|{_FAILED_MORE.pa
 
 
 class _Reader:
-    """One run while it is being read."""
+    """One run while it is being read; what a script printed above STREAM's name is left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: bool) -> None:
+        self.begun = not named
         self.out: List[Record] = []  # versions and warnings
         self.setup: Dict[str, Optional[int]] = dict.fromkeys(
             ("array_elements", "element_bytes", "array_bytes", "offset", "iterations",
@@ -120,6 +121,7 @@ class _Reader:
         said = line.text.strip()
         match = _VERSION.match(said)
         if match:
+            self.begun = True
             self.out.append({"kind": "version", "text": (match[1] or match[2]).strip()})
         elif _HEAD.match(said):
             if self.headed:
@@ -127,11 +129,14 @@ class _Reader:
             self.headed = True
         elif said.startswith(("OMP: Warning", "OMP: Info", "libgomp: ")):
             self.out.append({"kind": "warning", "text": said})
-        elif not (
-            self._value(line, said)
-            or self._kernel(line, said)
-            or self._validated(line, said)
-            or _SAID.match(said)
+        elif (
+            not (
+                self._value(line, said)
+                or self._kernel(line, said)
+                or self._validated(line, said)
+                or _SAID.match(said)
+            )
+            and self.begun
         ):
             refuse(NAME, line, "this is not a line of STREAM's")
 
@@ -189,14 +194,11 @@ def parse(text: str) -> List[Record]:
             begun = True
         if said:
             runs[-1].append(line)
-    found = [_run(one) for one in runs]
-    if len(found) == 1:
-        return found[0]
-    return [{**record, "run": n} for n, one in enumerate(found, 1) for record in one]
+    return numbered([_run(one) for one in runs])
 
 
 def _run(rows: List[Line]) -> List[Record]:
-    reader = _Reader()
+    reader = _Reader(any(_VERSION.match(line.text.strip()) for line in rows))
     for line in rows:
         reader.read(line)
     if len(reader.kernels) != 4:
@@ -306,13 +308,13 @@ class Stream(Driver):
         Of several runs each is a point.
         """
         rows = []
-        wrong = {r.get("run"): _not_validated(r) for r in records if r["kind"] == "validation"}
-        for r in records:
-            if r["kind"] == "kernel":
-                run = r.get("run")
-                why = wrong[run] or reason("tool-said", text=r.get("reason"))
-                value = None if wrong[run] or r["value"] is None else r["value"] / 1000
-                rows.append(row(r["name"], value, "GB/s", why, point=f"run {run}" if run else ""))
+        for point, own in by_run(records):
+            wrong = _not_validated(own)
+            for r in own:
+                if r["kind"] == "kernel":
+                    why = wrong or reason("tool-said", text=r.get("reason"))
+                    value = None if wrong or r["value"] is None else r["value"] / 1000
+                    rows.append(row(r["name"], value, "GB/s", why, point=point))
         return rows
 
     def doubts(self, records: Sequence[Record], options: Options) -> List[Reason]:
@@ -329,11 +331,12 @@ class Stream(Driver):
         elif options.get("cache_hidden") and size < check.HIDDEN_CACHE:
             why = reason("size-compiled-in")
             out.append(reason("below-hidden-cache", what="array", bytes=size, why=why))
-        wrong = [_not_validated(r) for r in records if r["kind"] == "validation"]
+        wrong = [_not_validated(own) for _, own in by_run(records)]
         return [*out, *(one for one in wrong if one)]
 
 
-def _not_validated(validation: Record) -> Optional[Reason]:
+def _not_validated(records: Sequence[Record]) -> Optional[Reason]:
+    validation = check.first_of(records, "validation")
     if validation["value"] is True:
         return None
     return reason("not-validated", text=validation.get("reason") or validation["text"])

@@ -22,13 +22,15 @@ Records:
 - ``incomplete``: ``reason``: reports, but no final result
 
 Records of a checkpoint's report (``--report-checkpoints``) carry ``checkpoint_s``; the final
-report then covers only what came after the last checkpoint.
+report then covers only what came after the last checkpoint. Of several runs in one text every
+record has ``run``, from 1.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..contract import (
@@ -48,7 +50,7 @@ from ..errors import Fault
 from ..rows import row
 from . import options as check
 from .options import Options
-from .reading import Line, lines, refuse
+from .reading import Line, by_run, lines, numbered, refuse
 
 NAME = "sysbench"
 
@@ -174,6 +176,7 @@ _LATENCY = re.compile(
 _FAIRNESS = re.compile(
     r"(?P<name>events|execution time) \(avg/stddev\):\s+(?P<avg>\d+\.\d{4})/(?P<dev>\d+\.\d\d)\Z"
 )
+_LAST = re.compile(r"execution time \(avg/stddev\): ")
 _BUCKET = re.compile(r"(\d+\.\d{3}) \|(\**)\s+(\d+)\Z")
 
 
@@ -208,8 +211,6 @@ class _Reader:
         said = line.text.strip()
         match = _HEADER.match(said)
         if match:
-            if any(r["kind"] == "version" for r in self.out):
-                refuse(NAME, line, "a second run: give each run's output on its own")
             self.headed = True
             self.add(line, "version", text=match[1])
         elif said.startswith("WARNING:"):
@@ -368,12 +369,24 @@ def _contradiction(final: Mapping[str, float], records: Sequence[Record]) -> str
 
 
 def parse(text: str) -> List[Record]:
-    """Return the records of one run; ParseError for a line that sysbench does not print.
+    """Return the records of a text; ParseError for a line that sysbench does not print.
 
     A failed run gives ``failure`` records. A run that ends without its final report gives its
     interval reports and a record ``incomplete``; without any report it is a ParseError.
     """
-    rows = [line for line in lines(text, ("sysbench",)) if line.text.strip()]
+    runs: List[List[Line]] = [[]]
+    for line in lines(text, ("sysbench",)):
+        said, run = line.text.strip(), runs[-1]
+        if _HEADER.match(said) and any(_HEADER.match(one.text.strip()) for one in run):
+            # Below the last line of a report a script may say what it does next.
+            ends = [at for at, one in enumerate(run, 1) if _LAST.match(one.text.strip())]
+            runs[-1:] = [run[: ends[-1]] if ends else run, []]
+        if said:
+            runs[-1].append(line)
+    return numbered([_run(one) for one in runs])
+
+
+def _run(rows: List[Line]) -> List[Record]:
     reader = _Reader(any(_HEADER.match(line.text.strip()) for line in rows))
     for line in rows:
         reader.read(line)
@@ -509,8 +522,13 @@ class Sysbench(Driver):
 
         p50, p95 and p99 are of the histogram (the upper edge of the bucket that holds the
         quantile: sysbench's own definition, about 1.8 % wide); None with the reason where the run
-        failed.
+        failed. Of several runs each is a point.
         """
+        return [
+            replace(one, point=run) for run, own in by_run(records) for one in self._metrics(own)
+        ]
+
+    def _metrics(self, records: Sequence[Record]) -> List[Row]:
         own = _measured(records)
         final = {r["name"]: r for r in own if r["kind"] == "result"}
         rows = [("events_per_second", _rate(records, final), "1/s")]
@@ -537,17 +555,23 @@ class Sysbench(Driver):
 
     def samples(self, records: Sequence[Record]) -> List[Sample]:
         """Return the per-second series of the measured period."""
-        warmed = max((float(r["checkpoint_s"]) for r in records if "checkpoint_s" in r), default=0)
-        return [
-            Sample(r["t_s"], metric, float(r[field]), unit)
-            for r in records
-            if r["kind"] == "report" and r["t_s"] > warmed
-            for field, metric, unit in (
-                ("eps", "events_per_second", "1/s"), ("tps", "transactions_per_second", "1/s"),
-                ("qps", "queries_per_second", "1/s"), ("mib_per_second", "transfer_rate", "MiB/s"),
-            )
-            if field in r
-        ]  # fmt: skip
+        out = []
+        for run, own in by_run(records):
+            warmed = max((float(r["checkpoint_s"]) for r in own if "checkpoint_s" in r), default=0)
+            for r in own:
+                if r["kind"] == "report" and r["t_s"] > warmed:
+                    out += [
+                        Sample(r["t_s"], metric, float(r[field]), unit, run)
+                        for field, metric, unit in _SERIES
+                        if field in r
+                    ]
+        return out
+
+
+_SERIES = (
+    ("eps", "events_per_second", "1/s"), ("tps", "transactions_per_second", "1/s"),
+    ("qps", "queries_per_second", "1/s"), ("mib_per_second", "transfer_rate", "MiB/s"),
+)  # fmt: skip
 
 
 def _bytes(size: object) -> int:
