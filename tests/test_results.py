@@ -221,6 +221,20 @@ def test_a_table_of_every_pair_of_many_nodes_has_a_row_for_each_distance(tmp_pat
     assert results.folded(few, results.table(few, "triad")).height == 40
 
 
+def test_of_hundreds_of_points_the_odd_ones_are_no_news(tmp_path):
+    """With 6 blocks some of 400 pairs of cores look as if they drifted, by chance alone."""
+    cells = [frames.Cell("unbound", 50, role="baseline")]
+
+    def said(many):
+        rows = [
+            frames.measurements(cells, point=str(point), seed=point, noise=0.05, drift=0.1)
+            for point in range(many)
+        ]
+        return results.confidence(_run(tmp_path, pl.concat(rows), cells))
+
+    assert "triad" in said(8) and said(400) == "Nothing to warn about."
+
+
 def test_the_placement_of_many_pairs_keeps_those_apart_that_failed(tmp_path):
     plan = frames.plan(_eight_nodes())
     bad = {"remote:3-6", "remote:3-7"}

@@ -647,10 +647,11 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
     ``only`` are the metrics to speak of; else all that answer the question.
     """
     metrics = list(run.measures) if only is None else list(only)
+    # Of thousands of points hundreds are far from the others by chance alone.
+    few = [metric for metric in metrics if len(points(run, metric)) <= _MOST_POINTS]
     parts = [
         f"- A/A control, {title(metric, point)}: {_control_words(control)}"
-        for metric in metrics
-        if len(points(run, metric)) <= _MOST_POINTS
+        for metric in few
         for point in points(run, metric)
         for control in judge.of(run.measurements, run.plan, metric, point).controls.values()
         if control.n >= BLOCKS_NEEDED
@@ -659,7 +660,7 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
         blocks = units.count(run.plan.request.blocks, "block")
         parts.append(f"- {blocks}: shown, not judged (fewer than {BLOCKS_NEEDED} decide nothing)")
     # What is counted needs no warm host and no quiet one.
-    timed = [name for name in metrics if _unit(run, name) not in ("share", "count")]
+    timed = [name for name in few if _unit(run, name) not in ("share", "count")]
     warnings = [
         one
         for one in evidence.warnings(run.measurements, timed)

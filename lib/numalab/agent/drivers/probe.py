@@ -215,8 +215,9 @@ class Probe(Driver):
         return [
             replace(one, cell=visit)
             for visit, own in _visits(records)
+            for placed_bytes in [_placed(own)]
             for record in own
-            for one in _rows(record, _placed(own))
+            for one in _rows(record, placed_bytes)
         ]
 
     def unverified(self, records: Sequence[Record], options: Options) -> Optional[Reason]:
