@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import polars as pl
@@ -61,8 +62,8 @@ class Survey:
         )
         return Text(
             f"{figures:,} figures of {many} machines, each with its tool, its source and its "
-            f"doubts. On {units.count(with_other.height, 'machine')} one named tool timed both local "
-            f"memory and the other socket's. *{badge.MEANING[PUBLISHED].capitalize()}.*"
+            f"doubts. On {units.count(with_other.height, 'machine')} one named tool timed both "
+            f"local memory and the other socket's. *{badge.MEANING[PUBLISHED].capitalize()}.*"
         )
 
     def claims(self) -> Text:
@@ -86,7 +87,7 @@ class Survey:
         twice, third = counts["remote-latency-nearly-double"], counts["remote-third-lost"]
         other = self.latency_ratios.filter(pl.col("class") == OTHER)
         seed = (pl.col("machine") == "ali-e5-2682v4") & pl.col("access").ne_missing(analysis.CACHED)
-        said = other.filter(seed)["ratio"].median()
+        said = median(other.filter(seed)["ratio"])
         cached = other.filter(pl.col("access") == analysis.CACHED)
         intel, rest = (
             " to ".join(map(tables.number, sorted(part["value"].to_list())[:: part.height - 1]))
@@ -152,10 +153,9 @@ class Survey:
     def price(self) -> Shown:
         """Draw what the other socket costs in ns, by microarchitecture."""
         frame = self.latency_ratios.filter(pl.col("class") == OTHER)
-        here = {own.host: own.far[OTHER] - own.local for own in self.own if OTHER in own.far}
         return charts.strips(
             frame, "price", "Price of the other socket", "ns more than local memory",
-            by="how", here=here,
+            by="how", here=self._prices(),
         )  # fmt: skip
 
     def bandwidth(self) -> Shown:
@@ -167,13 +167,17 @@ class Survey:
         )  # fmt: skip
 
     def years(self) -> Shown:
-        """Draw ratio and price of the other socket by year."""
-        here = [
-            (own.far[OTHER] / own.local, own.far[OTHER] - own.local)
-            for own in self.own
-            if OTHER in own.far
-        ]
-        return charts.over_years(self.latency_ratios.filter(pl.col("class") == OTHER), here)
+        """Draw what the other socket costs in latency and bandwidth, by year."""
+        other = pl.col("class") == OTHER
+        latency = self.latency_ratios.filter(other)
+        here = self._here(OTHER)
+        return charts.over_years(
+            [
+                (latency, "ratio", "latency / local", list(here.values())),
+                (latency, "price", "latency − local (ns)", list(self._prices().values())),
+                (self.bandwidth_ratios.filter(other), "ratio", "bandwidth / local", []),
+            ]
+        )
 
     def same_socket(self) -> Shown:
         """Draw the latency of the other nodes of one socket."""
@@ -245,6 +249,9 @@ class Survey:
 
     def _here(self, kind: str) -> dict[str, float]:
         return {own.host: own.far[kind] / own.local for own in self.own if kind in own.far}
+
+    def _prices(self) -> dict[str, float]:
+        return {own.host: own.far[OTHER] - own.local for own in self.own if OTHER in own.far}
 
     def _claimed(self, what: str) -> dict[str, float]:
         """The first claim's threshold, as the experiment file says it."""

@@ -116,36 +116,36 @@ def _mark(axes: Axes, name: str, at: float) -> None:
     axes.text(at, -0.55, name, fontsize=style.TINY, color=style.FAINT, ha="center", va="bottom")
 
 
-def over_years(frame: pl.DataFrame, here: Sequence[tuple[float, float]] = ()) -> style.Picture:
-    """Draw ratio and price of the other socket by the year of the microarchitecture.
+def over_years(
+    panels: Sequence[tuple[pl.DataFrame, str, str, Sequence[float]]],
+) -> style.Picture:
+    """Draw figures by the year of the microarchitecture, panels side by side.
 
-    ``frame`` is one row per machine and tool (``year``, ``how``, ``ratio``, ``price``); ``here``
-    are ratio and price of hosts of one's own, drawn as lines: their year is not known here.
+    A panel is a frame (``year``, ``how``), the column to draw, its label, and the values of hosts
+    of one's own, which are drawn as lines: their year is not known here.
     """
-    dated = frame.filter(pl.col("year").is_not_null()).sort("how", "year")
-    levels = dated["how"].unique(maintain_order=True).to_list()
+    dated = pl.concat([frame.select("how", "year") for frame, *_ in panels]).drop_nulls("year")
+    levels = dated["how"].unique().sort().to_list()
     palette = {level: _colour(level) for level in levels}
 
     def paint(figure: FigureBase) -> None:
-        panels = figure.subplots(1, 2)
-        named = (("ratio", "other socket / local"), ("price", "other socket − local (ns)"))
-        for place, (axes, (value, label)) in enumerate(zip(panels, named, strict=True)):
+        for axes, (frame, value, label, here) in zip(
+            figure.subplots(1, len(panels)), panels, strict=True
+        ):
             seaborn.scatterplot(
-                to_pandas(dated), x="year", y=value, hue="how", palette=palette, legend=False,
-                ax=axes, s=26, alpha=0.8,
+                to_pandas(frame.drop_nulls("year").sort("how", "year")), x="year", y=value,
+                hue="how", palette=palette, legend=False, ax=axes, s=22, alpha=0.8,
             )  # fmt: skip
-            axes.set(xlabel="year of the microarchitecture", ylabel=label)
-            axes.set_ylim(1 if place == 0 else 0, None)
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}"))
+            axes.set(xlabel="", ylabel=label, ylim=(0, None))
+            axes.set_xticks(range(2014, max(dated["year"]) + 1, 5))
             axes.grid(axis="y")
-            for own in here:
-                axes.axhline(own[place], color=style.BLACK, linewidth=0.8)
-                axes.text(dated["year"].min(), own[place], "your host", fontsize=style.TINY,
-                          va="bottom")  # fmt: skip
-        style.title(figure, "The price of the other socket over the years")
-        style.foot(figure, [style.point(name, color=palette[name]) for name in levels])
+            for at in here:
+                axes.axhline(at, color=style.BLACK, linewidth=0.8)
+                axes.text(dated["year"].min(), at, "your host", fontsize=style.TINY, va="bottom")
+        style.title(figure, "The other socket, by the year of the microarchitecture")
+        style.foot(figure, [style.point(name, color=palette[name]) for name in levels], _NO_TOOL)
 
-    return style.Picture(2.9, paint, badge=PUBLISHED)
+    return style.Picture(3.2, paint, badge=PUBLISHED)
 
 
 def loaded(frame: pl.DataFrame) -> style.Picture:
