@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -16,12 +17,14 @@ import yaml
 import frames
 from numalab import check, datapackage, home, runs
 from numalab.agent.errors import Fault
-from numalab.pages import execute
+from numalab.pages import execute, report
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 OF_RUNS = [path for path in NOTEBOOKS if path.stem != "survey"]  # which is of published figures
 ARTICLE = REPOSITORY / "report" / "index.ipynb"
+STUDY = sorted((REPOSITORY / "report").glob("*.ipynb"))
+BIBLIOGRAPHY = (REPOSITORY / "report" / "references.bib").read_text(encoding="utf-8")
 DESCRIPTOR = json.loads((REPOSITORY / "data" / "datapackage.json").read_text())
 PUBLISHED = sorted(  # what the descriptor names; a user's own runs lie beside them
     (REPOSITORY / "data" / path).parent
@@ -49,7 +52,7 @@ def test_a_committed_notebook_opens_with_results_of_a_committed_run(path):
     assert not any("stderr" in str(output.get("name")) for c in code for output in c.outputs)
 
 
-@pytest.mark.parametrize("path", [*NOTEBOOKS, ARTICLE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *STUDY], ids=lambda path: path.stem)
 def test_a_committed_page_holds_no_time_and_no_path_of_the_machine_that_made_it(path):
     text = path.read_text()
     assert "papermill" not in json.loads(text)["metadata"]
@@ -57,9 +60,85 @@ def test_a_committed_page_holds_no_time_and_no_path_of_the_machine_that_made_it(
     assert str(REPOSITORY) not in text and str(Path.home()) + "/" not in text
 
 
-def test_the_article_shows_committed_runs():
-    runs = _parameters(ARTICLE)["runs"]
+def test_the_article_and_its_summary_show_committed_runs():
+    runs, *others = [_parameters(path)["runs"] for path in STUDY]
     assert runs and all((REPOSITORY / run / "manifest.json").is_file() for run in runs)
+    assert others and all(other == runs for other in others)
+
+
+# ---------------------------------------------------------------- prose
+
+_NAMES = ("MySQL 8.4",)  # a version is no figure
+_NO_PROSE = re.compile(
+    r"`[^`]*`|\{#[^}]*\}|\]\([^)]*\)|<[^>]*>|\$\{?\w+|[@#][\w-]+|"
+    + "|".join(map(re.escape, _NAMES))
+)
+
+
+def _prose(path):
+    """What an author wrote: Markdown cells, and the texts whose numbers are computed."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            yield cell.source
+        elif cell.cell_type == "code":
+            for node in ast.walk(ast.parse(cell.source)):
+                named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                if named and node.func.attr in ("say", "headed"):
+                    yield ast.literal_eval(node.args[0])
+
+
+@pytest.mark.parametrize("path", [*STUDY, report.ARTICLE], ids=lambda path: path.stem)
+def test_no_number_in_prose_is_typed_by_hand(path):
+    texts = list(_prose(path))
+    assert len(texts) > 5
+    for text in texts:
+        plain = re.sub(r"95 %", "", _NO_PROSE.sub("", text))  # of intervals: what they are
+        assert not re.search(r"\d", plain), plain
+
+
+@pytest.mark.parametrize("path", [*STUDY, report.ARTICLE], ids=lambda path: path.stem)
+def test_every_figure_has_words_for_who_cannot_see_it_and_every_reference_a_target(path):
+    book = nbformat.read(path, as_version=4)
+    sources = [cell.source for cell in book.cells if cell.cell_type == "code"]
+    figures = [source for source in sources if "#| label: fig-" in source]
+    assert figures
+    for source in figures:
+        assert re.search(r'^#\| fig-cap: ".{20,}"$', source, re.MULTILINE), source
+        assert re.search(r'^#\| fig-alt: ".{20,}"$', source, re.MULTILINE), source
+    text = "\n".join([*_prose(path), *sources])
+    known = set(re.findall(r"\{#([\w-]+)|label: ([\w-]+)", text))
+    known = {name for pair in known for name in pair if name}
+    cited = re.findall(r"^@\w+\{([\w-]+),", BIBLIOGRAPHY, re.MULTILINE)
+    for name in re.findall(r"(?<![\w/])@([a-z][\w-]+)", "\n".join(_prose(path))):
+        assert name in known or name in cited, name
+
+
+def test_a_users_article_begins_with_what_to_do():
+    book = nbformat.read(report.ARTICLE, as_version=4)
+    said = [cell for cell in book.cells if "parameters" not in cell.metadata.get("tags", [])]
+    first = next(cell for cell in said if cell.cell_type == "markdown")
+    assert first.source.startswith("## What to do")
+    after = said[said.index(first) + 1]
+    assert "article.recommendations()" in after.source
+
+
+def test_the_study_is_rendered_as_committed_and_loads_nothing_from_elsewhere(tmp_path):
+    page = report.study(out=tmp_path / "study", engine="nbconvert")
+    html = page.read_text(encoding="utf-8")
+    for text in (html, page.with_name("zh.html").read_text(encoding="utf-8")):
+        pictures = re.findall(r"<img[^>]*>", text)
+        assert pictures and all('src="data:' in one and 'alt="' in one for one in pictures)
+        assert not re.search(r"<(script|link|iframe)\b|@import|url\(\s*['\"]?http", text)
+        assert ":::" not in text and "{#" not in text and ".unnumbered" not in text
+        assert not re.search(r"[^\w/.]@(fig|tbl|sec)-", text)
+    assert 'href="zh.html"' in html and 'href="index.pdf"' not in html
+    assert html.count('class="caption"') == html.count("<strong>Figure ") + html.count(
+        "<strong>Table "
+    )
+    packed = zipfile.ZipFile(page.with_name("numalab-data.zip")).namelist()
+    assert {"datapackage.json", "README.md", "reference/machines.csv"} <= set(packed)
+    described = {path.relative_to(REPOSITORY / "data").parts[1] for path in PUBLISHED}
+    assert {name.split("/")[1] for name in packed if name.startswith("runs/")} == described
 
 
 def test_quarto_finds_the_notebooks_beside_the_article_without_a_copy_under_git(tmp_path):
