@@ -11,7 +11,7 @@ import pytest
 from frictionless import Package
 from typer.testing import CliRunner
 
-from numalab import cli, experiments, session
+from numalab import cli, experiments, home, session
 from numalab.agent.contract import CONFIGURED, COUNTED, MEASURED, UNVERIFIED
 from numalab.agent.errors import Fault
 from numalab.analysis import survey
@@ -66,6 +66,15 @@ def test_a_strangers_mistake_is_named_by_row_and_column(tmp_path, column, wrong)
     (said,) = faults(tmp_path, ("machines",))
     assert said.startswith("machines.csv, row 3,") and README in said
     assert column in said
+
+
+def test_a_table_that_does_not_fit_is_a_message_and_no_traceback(monkeypatch, tmp_path):
+    shutil.copytree(DATA / "reference", tmp_path / "data" / "reference")
+    file = tmp_path / "data" / "reference" / "machines.csv"
+    file.write_text(file.read_text().replace(",61.7,", ",fast,", 1))
+    monkeypatch.setattr(home, "root", lambda: tmp_path)
+    with pytest.raises(Fault, match="cannot be read: .*fast.*names the row and the column"):
+        survey.load.__wrapped__()
 
 
 def _table(name):

@@ -24,6 +24,7 @@ from scipy import stats
 
 from .. import experiments, home
 from ..agent.contract import ERROR, MEASURED, UNVERIFIED
+from ..agent.errors import Fault
 from . import claims, evidence
 from .claims.ratio import Ratio
 
@@ -59,12 +60,19 @@ def load(files: tuple[str, ...] = FILES) -> pl.DataFrame:
 
     published.csv alone holds what the study's own sources say. Columns: those of schema.json, then
     ``year`` (of the microarchitecture's first product, null where we do not know it) and ``grade``,
-    which is ``unverified`` throughout.
+    which is ``unverified`` throughout. Raises Fault for a table that does not fit.
     """
     folder = home.root() / "data" / "reference"
     fields = json.loads((folder / "schema.json").read_text(encoding="utf-8"))["fields"]
     schema = {field["name"]: _TYPES[field["type"]] for field in fields}
-    rows = pl.concat([pl.read_csv(folder / name, schema=schema) for name in files])
+    try:
+        rows = pl.concat([pl.read_csv(folder / name, schema=schema) for name in files])
+    except pl.exceptions.PolarsError as error:
+        why = str(error).partition("\n")[0]
+        raise Fault(
+            f"{folder} holds a table that cannot be read: {why}",
+            "pytest tests/test_survey.py names the row and the column",
+        ) from None
     years = pl.read_csv(folder / "microarchitectures.csv").select("microarchitecture", "year")
     years = years.with_columns(pl.col("year").cast(pl.Int64))
     return rows.join(years, on="microarchitecture", how="left", maintain_order="left").with_columns(
