@@ -350,3 +350,12 @@ def test_a_failure_is_said_in_one_line_and_tried_once(install, pip, why):
         assert said.count("\n") == 1
         assert said.endswith("the article is rendered by nbconvert\n")
         assert calls == 1
+
+
+def test_the_pages_need_no_templates_below_this_pythons_prefix(monkeypatch):
+    """As where the packages are found by PYTHONPATH: nbconvert printed Jupyter's paths then."""
+    from nbconvert.exporters import templateexporter
+
+    monkeypatch.setattr(templateexporter, "jupyter_path", lambda *words: [])
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# told")])
+    assert "told" in render._body(book, code=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -178,11 +179,24 @@ def _body(book: Any, *, code: bool) -> str:
     _caption(book)
     exporter = HTMLExporter(
         template_name="basic",
+        extra_template_basedirs=_templates(),
+        extra_template_paths=_templates(),
         exclude_input=not code,
         exclude_input_prompt=True,
         exclude_output_prompt=True,
     )
     return str(exporter.from_notebook_node(book)[0])
+
+
+def _templates() -> list[str]:
+    """Where nbconvert's templates lie.
+
+    It looks below the prefix of Python alone, though its package may come from elsewhere.
+    """
+    conf = ("templates", "basic", "conf.json")
+    files = importlib.metadata.files("nbconvert") or []
+    found = [Path(one.locate()).resolve() for one in files if one.parts[-3:] == conf]
+    return [str(one.parents[1]) for one in found]
 
 
 def _caption(book: Any) -> None:
