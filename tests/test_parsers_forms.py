@@ -252,6 +252,11 @@ Remote Socket L2->L2 HITM latency (data address homed in writer socket)
 Writer Socket\t     0\t     1\t
      0\t     -\t 101.1\t
      1\t 102.2\t     -\t
+Remote Socket L2->L2 HITM latency (data address homed in reader socket)
+\t\tReader Socket
+Writer Socket\t     0\t     1\t
+     0\t     -\t 103.1\t
+     1\t 104.2\t     -\t
 """
 DELAYS = (0, 2, 8, 15, 50, 100, 200, 300, 400, 500, 700, 1000, 1300, 1700, 2500, 3500, 5000, 9000,
           20000)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,14 @@ FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(Health
 BRIEF = settings(FEW, max_examples=15)
 
 
+# What a value is of, and what a shorter text may say that the whole one does not.
+OF = (
+    "kind", "name", "event", "node", "from", "to", "delay", "traffic", "writer", "reader", "homed",
+    "aggregate", "interval_s", "t_s", "address", "pid", "label", "cpu", "point",
+)  # fmt: skip
+ONLY_CUT = ("validation", "setup", "note", "script_output")
+
+
 def outcome(tool: str, text: str) -> list[dict] | None:
     """Return the records, or None for a ParseError; any other exception fails the test."""
     try:
@@ -28,6 +37,17 @@ def outcome(tool: str, text: str) -> list[dict] | None:
         return None
     assert records and all(isinstance(record["kind"], str) for record in records)
     return records
+
+
+def said(records: list[dict]) -> set[tuple]:
+    """Return every value with what it is of; none of an output that says it is not complete."""
+    if any(record["kind"] == "incomplete" for record in records):
+        return set()
+    return {
+        (*(str(record.get(key)) for key in OF), str(record.get("value")))
+        for record in records
+        if record["kind"] not in ONLY_CUT and record.get("name") not in ("flags", "preferred")
+    }
 
 
 # Generated from records, parsed back
@@ -324,6 +344,45 @@ def test_other_tools_output_is_refused(tool):  # but by the error log, which may
 @given(st.text(max_size=400))
 def test_detection_never_fails(text):
     assert logs.detect(text) in {*logs.PARSERS, None}
+
+
+def wholes(tool: str) -> list[tuple[str, set[tuple]]]:
+    """Return outputs of a tool and what they say; not a file of sysfs, which has no head."""
+    texts = [text for text in REPRESENTATIVE.get(tool, ()) if len(text) < 30_000]
+    found = [
+        (text, outcome(tool, text))
+        for text in texts
+        if not re.search("^numa_hit +\\d+$", text, re.M)
+    ]
+    return [(text, said(records)) for text, records in found if records]
+
+
+TABLES = ("mlc", "numastat", "perf_stat", "stream", "sysbench")
+WHOLE = {tool: wholes(tool) for tool in ("lscpu", "numactl", *TABLES)}
+
+
+@pytest.mark.parametrize("tool", sorted(WHOLE))
+@FEW
+@given(st.data())
+def test_an_output_that_is_cut_says_nothing_that_the_whole_does_not(tool, data):
+    text, whole = data.draw(st.sampled_from(WHOLE[tool]))
+    end = data.draw(st.integers(0, len(text)))
+    if tool in ("lscpu", "numactl", "perf_stat"):  # texts and lists have any length
+        end = text.rfind("\n", 0, end) + 1
+    found = outcome(tool, text[:end])
+    assert found is None or said(found) <= whole
+
+
+@pytest.mark.parametrize("tool", TABLES)
+@FEW
+@given(st.data())
+def test_lines_that_are_lost_change_no_value(tool, data):
+    text, whole = data.draw(st.sampled_from(WHOLE[tool]))
+    rows = text.split("\n")
+    first = data.draw(st.integers(0, len(rows) - 1))
+    last = data.draw(st.integers(first, min(first + 5, len(rows))))
+    found = outcome(tool, "\n".join(rows[:first] + rows[last:]))
+    assert found is None or said(found) <= whole
 
 
 def test_numbers_cut_short_at_the_end_are_not_taken_for_numbers():

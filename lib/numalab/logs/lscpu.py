@@ -224,6 +224,8 @@ def _check(out: list[Record]) -> None:
         if cpus not in (count, online):  # before 2.37 "CPU(s)" may leave the offline CPUs out
             refuse(NAME, None, f"it says {cpus} CPUs and lists {count}: cut short?")
     listed = [cpu for one in lists for cpu in one]
+    if listed and "online" in by_name and set(listed) != set(cpulist.parse(by_name["online"])):
+        refuse(NAME, None, "the CPUs of the nodes are not those online: cut short?")
     if len(listed) != len(set(listed)):
         refuse(NAME, None, "a CPU belongs to two NUMA nodes")
 
@@ -254,6 +256,8 @@ def _cache(field: _Field) -> Record | None:
 def _size(line: Line, text: str) -> tuple[int, int | None]:
     """Return the bytes of "4.5 MiB (72 instances)", and the number of instances or None."""
     match = _SIZE.match(text) or refuse(NAME, line, f"{text!r} is not the size of a cache")
+    if not match["unit"] and "B" not in text and float(match["size"].replace(",", ".")) < 1024:
+        refuse(NAME, line, f"{text!r} is not the size of a cache: its unit is missing")
     scale = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match["unit"]]
     size = int(round(float(match["size"].replace(",", ".")) * (1 << scale)))
     return size, int(match["count"]) if match["count"] else None
@@ -290,12 +294,15 @@ def _name_by_order(fields: list[_Field]) -> None:
     if at + 1 >= len(fields) or fields[at].name not in (None, "cpus"):
         refuse(NAME, None, "it holds no field that lscpu prints")
     cpus, online = int(fields[at].value), fields[at + 1]
-    if not _LIST.match(online.value) or cpus < len(online.numbers()):
+    if online.name not in (None, "online") or not _LIST.match(online.value):
+        refuse(NAME, online.line, "after the number of CPUs there is no list of those online")
+    if cpus < len(online.numbers()):
         refuse(NAME, online.line, "after the number of CPUs there is no list of those online")
     fields[at].name, online.name = "cpus", "online"
     after = at + 2
     if len(online.numbers()) < cpus:
-        if after >= len(fields) or not _LIST.match(fields[after].value):
+        named = after < len(fields) and fields[after].name not in (None, "offline")
+        if after >= len(fields) or named or not _LIST.match(fields[after].value):
             refuse(NAME, online.line, "the list of the CPUs that are offline is missing")
         fields[after].name = "offline"
         after += 1
@@ -434,7 +441,7 @@ def _cache_ids(line: Line, column: str, text: str) -> Record:
 def _json(rows: list[Line]) -> list[Record]:
     line = rows[0]
     try:
-        data = json.loads("\n".join(row.text for row in rows))
+        data = json.loads("\n".join(row.text for row in rows), object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
         refuse(NAME, line, f"this is not JSON: {error}")
     key, items = next(iter(data.items())) if isinstance(data, dict) and data else ("", None)
@@ -451,6 +458,14 @@ def _json(rows: list[Line]) -> list[Record]:
         pairs = [(re.sub(r"\bl(?=\d)", "L", column), cell) for column, cell in item.items()]
         out.append(_row(line, pairs))
     return _unique(line, out)
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object; ValueError where a key is there twice, as where lines were lost."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice in an object")
+    return found
 
 
 def _json_fields(line: Line, items: object, indent: int) -> Iterator[_Field]:

@@ -204,6 +204,8 @@ def _joined(rows: list[Line]) -> list[Line]:
 def _shown(line: Line, name: str, text: str) -> str:
     value = text.strip()
     if name in _MASKS:
+        if not value and name in _ALWAYS_SHOWN:
+            refuse(NAME, line, "nothing is bound to nothing: cut short?")
         return cpulist.format(_numbers(line, value))
     pattern, wrong = _VALUES[name]
     if not re.fullmatch(pattern, value):

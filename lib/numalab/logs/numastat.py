@@ -119,7 +119,10 @@ class _Table:
         for column, word in zip(self.columns, words, strict=True):
             self.once.add(line, (key, column), f"the cell of {name} and node {column}")
             number = float(word.replace(",", "."))
-            self.digit = 0.01 if re.search(r"[.,]", word) else 1.0
+            digit = 0.01 if re.search(r"[.,]", word) else 1.0
+            if self.cells and digit != self.digit:
+                refuse(NAME, line, f"{word!r} has other decimals than the cells above: cut short?")
+            self.digit = digit
             self.cells[key, column] = number
             value = int(word) if word.lstrip("-").isdecimal() else number
             place = {"kind": "total", "of": self.kind} if column == "Total" else {
@@ -141,6 +144,8 @@ class _Table:
         if not re.fullmatch(r"[A-Za-z]\w*(?:\(\w+\))?", label):
             refuse(NAME, line, "this row has no name of numastat's")
         if self.kind != "counter":
+            if label.lower() in procfs.COUNTERS:
+                refuse(NAME, line, "a counter in another table: is its title missing?")
             return label, label, process if self.kind == "process_memory" else {}
         if label in _OF_TITLED:
             why = "the title above this table is missing: it begins with Per-node, and says of what"
@@ -160,6 +165,9 @@ def parse(text: str) -> list[Record]:
     rows = filled(text, (NAME,))
     if rows and re.match(r"numa_hit\s+\d+\Z", rows[0].text):
         return procfs.parse_node_numastat(text)
+    ends = [len(row) for row in text.split("\n")[-2:]]
+    if len(ends) == 2 and 0 < ends[1] < ends[0]:  # it has no end of line, and columns are even
+        refuse(NAME, rows[-1], "the last line is shorter than the one above: cut short?")
     out: list[Record] = []
     table: _Table | None = None
     for line in rows:

@@ -182,7 +182,7 @@ class _Report:
         place = str(where.get("aggregate", ""))
         if place and not place.startswith("CPU") and words and words[0].isdecimal():
             where["cpus"] = int(words.pop(0))
-        if not all(re.fullmatch(r"[-+]?(?:\d+(?:[.,]\d+)?%?|nan|inf)", word) for word in words):
+        if not all(re.fullmatch(r"[-+]?(?:\d+[.,]\d+%?|nan|inf)", word) for word in words):
             refuse(NAME, line, "a row of metrics holds only numbers")
         if self.header is not None:
             self.names = _split_head(self.header, len(words))
@@ -213,6 +213,8 @@ class _Report:
             refuse(NAME, line, "this is not a count and its event")
         self.group = None
         unit, event, cgroup = _unit_event(line, match["what"])
+        if re.match(r"[\d.,]+\Z", event):
+            refuse(NAME, line, "a count without its event: cut short?")
         count = match["count"]
         record: Record = {"kind": "event", "event": event, "unit": unit}
         if count.startswith("<"):

@@ -192,11 +192,14 @@ def _csv(body: List[Line], sep: str) -> List[Record]:
     names = _metric_names(body[0], sep)
     if names:
         return _csv_metrics(body, names, sep)
-    return [
+    out = [
         _csv_row(line, [field.strip() for field in line.text.lstrip().split(sep)], sep)
         for line in body
         if not line.text.lstrip().startswith("#")
     ]
+    if len({"running_ns" in record for record in out if record["kind"] == "event"}) > 1:
+        refuse(NAME, None, "some rows have no run time and share: cut short?")
+    return out
 
 
 def _csv_prefix(line: Line, fields: List[str]) -> Record:

@@ -133,6 +133,9 @@ class _Reader:
             and self.listed == whole[: len(self.listed)]
         ):
             refuse(NAME, self.title, f"this section ends at {self.listed[-1]}: cut short?")
+        homed = {r["homed"] for r in self.out[-self.found :] if r.get("homed")}
+        if self.section == "caches" and len(homed) == 1:
+            refuse(NAME, self.title, f"only a table homed in the {homed.pop()} socket: cut short?")
         self.section, self.listed = "", []
 
     def close_table(self) -> None:
