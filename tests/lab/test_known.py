@@ -23,6 +23,7 @@ from numalab.show import badge
 
 pytestmark = pytest.mark.known
 EXPERIMENTS = Path(__file__).resolve().parent / "known"
+TIMED = ("test-timed", "test-null", "test-inverted", "test-eight")
 AGAIN = 3  # times that it is measured again where the emulator lost its time
 LINE = 64  # bytes
 
@@ -52,6 +53,7 @@ class Guest:
 
 
 def guest_like(numalab, name, like):
+    numalab("lab", "down", *TIMED)  # a fixture of before stays until the module ends
     numalab("lab", "up", name)
     yield Guest(numalab, name, like)
     numalab("lab", "down", name)
