@@ -55,12 +55,12 @@ class Host:
         self.events = []
         self._monkeypatch = monkeypatch
 
-    def run(self, plan, protocol="handshake", allow=False, emit=None, busy=False):
+    def run(self, plan, protocol="handshake", allow=False, emit=None, busy=False, **more):
         self._monkeypatch.setattr(drivers, "driver", lambda name: fake_tool.Fake(protocol),
                                   raising=False)  # fmt: skip
         return run.run(
             plan, self.out, allow_host_changes=allow, emit=emit or self.events.append,
-            record=self.record, changes_root=self.root, lock_name=self.lock, busy=busy,
+            record=self.record, changes_root=self.root, lock_name=self.lock, busy=busy, **more,
         )  # fmt: skip
 
     def start(self, plan, **popen):
@@ -352,6 +352,33 @@ def test_a_signal_stops_in_order(host, number):
     assert end["event"] == "end" and end["status"] == "stopped" and end["verified"] == 1
     assert host.manifest().status == "stopped"
     host.check_clean()
+
+
+def test_it_ends_at_the_look_that_is_enough(host):
+    made = plan(["handshake", "handshake"], host.mark, blocks=9, until=0.03, looks=(2, 3, 5, 9))
+    answers = iter([False, True])
+    end = host.run(made, enough=lambda: next(answers))
+    assert end["status"] == "complete" and end["verified"] == 6
+    assert [event["block"] for event in host.events if event["event"] == "look"] == [2, 3]
+    kept = host.manifest().plan
+    assert kept.request == replace(made.request, blocks=3) and kept.order == made.order[:6]
+    host.check_whole(kept)
+    assert host.run(kept, enough=lambda: pytest.fail("asked again"))["status"] == "complete"
+
+
+def test_stopped_at_a_look_it_looks_again_when_it_is_resumed(host):
+    made = plan(["handshake"], host.mark, blocks=3, until=0.03, looks=(2, 3))
+
+    def stop():
+        os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    with pytest.raises(run.Interrupted):
+        host.run(made, enough=stop)
+    assert host.manifest().status == "stopped" and host.manifest().plan == made
+    host.run(made)  # nobody answers: all is measured
+    assert [event["block"] for event in host.events if event["event"] == "look"] == [2, 2]
+    host.check_whole(made)
 
 
 def test_it_stops_when_nobody_listens_any_more(host):

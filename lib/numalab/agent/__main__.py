@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 
 from . import VERSION
 from .contract import Plan, Request, to_json
@@ -89,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument(
             "--busy", action="store_true", help="measure although others are at work on this host"
         )
+        one.add_argument(
+            "--ask", action="store_true", help="end after a look for which a line says enough"
+        )
 
     job = commands.add_parser("job", help="measure for a fleet, detached from the connection")
     job.add_argument("what", choices=("start",), help="start: the order comes on stdin")
@@ -133,15 +136,24 @@ def _run(options: argparse.Namespace) -> None:
     from .trial import journal, run
 
     plan = journal.load(Plan, options.plan)
-    allowed = options.allow_host_changes
-    run.run(plan, options.out, allow_host_changes=allowed, busy=options.busy)
+    run.run(plan, options.out, **_options(options))
 
 
 def _resume(options: argparse.Namespace) -> None:
     from .trial import run
 
-    allowed = options.allow_host_changes
-    run.resume(options.folder, allow_host_changes=allowed, busy=options.busy)
+    run.resume(options.folder, **_options(options))
+
+
+def _options(options: argparse.Namespace) -> Dict[str, Any]:
+    """The options of `run` that come from the command line."""
+
+    def enough() -> bool:
+        return options.ask and sys.stdin.readline().strip() == "enough"
+
+    return {
+        "allow_host_changes": options.allow_host_changes, "busy": options.busy, "enough": enough,
+    }  # fmt: skip
 
 
 def _job(options: argparse.Namespace) -> None:

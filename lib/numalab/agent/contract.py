@@ -372,6 +372,8 @@ class Request:
     time_limit_s: Optional[float] = None
     pairs: str = "class"
     budget_s: Optional[float] = None  # of the whole run: what does not fit is left out, and said
+    until: Optional[float] = None  # blocks are added until all differs or is alike within it
+    looks: Tuple[int, ...] = ()  # the blocks after which that is asked; planned with the blocks
 
 
 @dataclass(frozen=True)

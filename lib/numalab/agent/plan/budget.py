@@ -10,12 +10,14 @@ cases. What does not fit even then is left out as a whole: half an answer would 
 
 from __future__ import annotations
 
+import math
 from typing import Callable, Dict, Hashable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import cpulist
 from ..contract import BASELINE, CONTROL, Cell, Reason, reason
 
 FEWEST_BLOCKS = 6  # the signed-rank test of 5 pairs cannot reach p < 0.05
+MOST_BLOCKS = 48  # of a run that adds blocks until it has decided, where nothing else is said
 
 Price = Callable[[Sequence[Cell], int], float]  # seconds of a run with these cells and blocks
 
@@ -29,8 +31,26 @@ class Fitted(NamedTuple):
     least_s: float
 
 
-def fit(cells: Sequence[Cell], blocks: int, budget_s: Optional[float], price: Price) -> Fitted:
-    """Return as much of a plan as fits into a budget; without one nothing is left out."""
+def looks(blocks: int) -> Tuple[int, ...]:
+    """Return after which blocks a run of at most so many looks whether all is decided.
+
+    From FEWEST_BLOCKS on, half as many again from look to look, as nearly as whole blocks allow.
+    """
+    steps = max(round(math.log(blocks / FEWEST_BLOCKS, 1.5)), 1) if blocks > FEWEST_BLOCKS else 0
+    grown = (blocks / FEWEST_BLOCKS) ** (1 / max(steps, 1))
+    return tuple(round(FEWEST_BLOCKS * grown**n) for n in range(steps)) + (blocks,)
+
+
+def fit(
+    cells: Sequence[Cell], blocks: int, budget_s: Optional[float], price: Price, cells_first: bool
+) -> Fitted:
+    """Return as much of a plan as fits into a budget; without one nothing is left out.
+
+    With ``cells_first`` the blocks are those that there is time for, and no cell goes for more.
+    """
+    if cells_first and budget_s is not None:
+        while blocks > FEWEST_BLOCKS and price(cells, blocks) > budget_s:
+            blocks -= 1
     steps = list(_steps(list(cells), blocks))
     least_s = price(steps[-1].cells, steps[-1].blocks)
     if budget_s is None:

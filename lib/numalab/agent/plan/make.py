@@ -120,14 +120,16 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     fitted = budget.fit(
         cells, request.blocks, request.budget_s,
         lambda left, blocks: _estimate(started(*toured(driver, left)), blocks, outlay).total_s,
+        cells_first=request.until is not None,
     )  # fmt: skip
     if fitted.unfit:
         cells, unfit = fitted.cells, [*unfit, *fitted.unfit]
         outlay = driver.outlay(cells) if cells else None
     cells, tours = toured(driver, cells)
+    looks = request.looks or (budget.looks(fitted.blocks) if request.until is not None else ())
     plan = Plan(
         schema=SCHEMA,
-        request=replace(request, blocks=fitted.blocks),
+        request=replace(request, blocks=fitted.blocks, looks=looks),
         tool=tool,
         cells=tuple(cells),
         skipped=(*found.skipped, *(Skip(c.binding, c.id, why, c.variant) for c, why in unfit)),
@@ -150,6 +152,16 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
             )
         )  # fmt: skip
     return replace(plan, warnings=tuple(warnings))
+
+
+def ended_after(plan: Plan, block: int) -> Plan:
+    """Return the plan of a run that has decided after this block: what is left of it is dropped."""
+    return replace(
+        plan,
+        request=replace(plan.request, blocks=block),
+        order=tuple(entry for entry in plan.order if entry.block <= block),
+        estimate=_estimate(list(plan.started.values()), block, plan.outlay),
+    )
 
 
 def _estimate(cells: Sequence[Cell], blocks: int, outlay: Optional[Outlay]) -> Timing:

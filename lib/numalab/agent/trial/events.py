@@ -8,6 +8,7 @@ A *reason* in them is ``{"code", "fields"}``; its sentence is ``str(from_json(Re
     {"event": "trial", "trial", "of", "block", "label",    one trial is in the journal; `reason` of
      "grade", "reason", "headline", "left_s"}              its grade or null; `headline` null or
                                                            {"metric", "value", "unit"}
+    {"event": "look", "block"}                             enough? waits for a line on stdin
     {"event": "end", "status", "verified", "unverified",   the last one; `status` is complete or
      "error", "dir", "reason"}                             stopped, `reason` why it failed or null
 
@@ -82,6 +83,11 @@ def trial(
         "headline": headline,
         "left_s": round(left_s, 1),
     }
+
+
+def look(block: int) -> Event:
+    """So many blocks are measured: is that enough?"""
+    return {"event": "look", "block": block}
 
 
 def end(

@@ -99,6 +99,11 @@ class RunFolder:
         whole = len(self.records) == len(self.plan.order)
         return whole and self.manifest.status == "complete"
 
+    def shorten(self, plan: Plan) -> None:
+        """Keep a plan that ends with what is measured in place of the one that went on."""
+        self.plan = plan
+        self.update(plan=plan)
+
     def clear_half_finished(self) -> None:
         """Remove what trials left that did not come to their line in the journal."""
         kept = {name for record in self.records for name in record.sha256}

@@ -24,6 +24,7 @@ from ..contract import (
     Reason,
     Setting,
     State,
+    Trial,
     TrialRecord,
     reason,
     to_json,
@@ -53,6 +54,7 @@ def run(
     allow_host_changes: bool = False,
     busy: bool = False,
     emit: Callable[[Event], None] = events.say,
+    enough: Callable[[], bool] = lambda: False,
     record: Optional[Path] = None,
     changes_root: Path = Path("/"),
     lock_name: str = lock.LOCK,
@@ -60,7 +62,8 @@ def run(
     """Measure what a plan holds and a run directory does not yet; return the last event.
 
     ``out`` is made, or holds an unfinished run of the same plan. ``emit`` gets every progress
-    event. With ``busy`` it measures although others are at work on the host, and the run says so.
+    event; ``enough`` says, after each block of ``looks``, whether the run ends there. With ``busy``
+    it measures although others are at work on the host, and the run says so.
     ``record`` and ``changes_root`` are where host changes are recorded and made,
     ``lock_name`` is what only one measurement of a host can hold. Raises Interrupted after SIGINT
     or SIGTERM, Fault for everything a person must act on; what was measured stays in both cases.
@@ -72,7 +75,7 @@ def run(
             record or settings.record_file(), Path(os.path.abspath(out)) / "changes.json",
             changes_root,
         )  # fmt: skip
-        one = _Run(plan, Path(os.path.abspath(out)), changes, emit, held)
+        one = _Run(plan, Path(os.path.abspath(out)), changes, emit, enough, held)
         return one.run(allow_host_changes, busy)
 
 
@@ -104,6 +107,7 @@ class _Run:
         out: Path,
         changes: settings.HostChanges,
         emit: Callable[[Event], None],
+        enough: Callable[[], bool],
         lock: int,
     ) -> None:
         self.plan = plan
@@ -113,6 +117,7 @@ class _Run:
         self.host_changes = changes
         self.lock = lock
         self._emit = emit
+        self._enough = enough
         self.signal: Optional[int] = None
         self.unheard = False  # nobody reads the events any more
         self.began = time.monotonic()
@@ -318,6 +323,8 @@ class _Run:
                 continue
             if self.stopped():
                 raise trial.Stopped
+            if self._decided(entry):
+                break
             if entry.block not in at_work:
                 at_work[entry.block] = others.before_block()
             record, rows = trial.measure(bench, entry, self.folder.note_attempt(entry.trial))
@@ -334,6 +341,21 @@ class _Run:
             self.emit(events.trial(record, of, cell.label, headline, left))
             if len(self.folder.records) < of:
                 _give_up_early(measured, max(block, _ENOUGH))
+
+    def _decided(self, entry: Trial) -> bool:
+        """Whether the run ends before this trial, the first of its block: all is decided."""
+        last = entry.block - 1
+        if entry.position > 1 or last not in self.plan.request.looks:
+            return False
+        self.emit(events.look(last))
+        enough = self._enough()
+        if self.stopped():
+            raise trial.Stopped
+        if not enough:
+            return False
+        self.plan = make.ended_after(self.plan, last)
+        self.folder.shorten(self.plan)
+        return True
 
     def _restore_host(self) -> None:
         if self.guard and self.host_changes.record.exists():
