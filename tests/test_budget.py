@@ -54,6 +54,40 @@ def test_all_fits_into_its_time_on_every_host(machine, profile, bare):
             assert any(line in priced.text(1000) for line in show.skipped_lines(one.plan))
 
 
+@pytest.mark.parametrize(
+    "looks", [(2,), (6,), (6, 7), (6, 10), (6, 9, 15), (6, 9, 14, 21, 32, 48)], ids=str
+)
+def test_a_run_looks_ever_more_rarely(looks):
+    assert budget.looks(looks[-1]) == looks
+
+
+def test_a_run_until_it_has_decided_takes_the_blocks_that_there_is_time_for():
+    whole = _made()
+    block_s = (whole.estimate.total_s - make.RUN_OVERHEAD_S) / whole.request.blocks
+    made = _made(make.RUN_OVERHEAD_S + 20.5 * block_s, blocks=budget.MOST_BLOCKS, until=0.03)
+    assert made.request.blocks == 20 and made.request.looks == budget.looks(20)
+    assert [cell.id for cell in made.cells] == [cell.id for cell in whole.cells]
+    ended = make.ended_after(made, 6)
+    again = _made(blocks=6, until=0.03, looks=made.request.looks)
+    assert (ended.order, ended.estimate) == (again.order, again.estimate)
+    assert ended.request.looks == again.request.looks == made.request.looks
+    assert not _made().request.looks
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--until", "3"], "no share"),
+        (["--until", "3%", "--hosts", "all"], "--until"),
+        (["--until", "3%", "--all"], "--all takes no"),
+    ],
+)
+def test_what_until_does_not_go_with_is_said(words, said):
+    name = [] if "--all" in words else ["stream"]
+    refused = CliRunner().invoke(cli.app, ["run", *name, *words])
+    assert isinstance(refused.exception, Fault) and said in str(refused.exception)
+
+
 def _made(budget_s=None, **changes):
     request = replace(
         experiments.load("stream").request("full", "h", seed=1, pairs="every"),

@@ -157,13 +157,20 @@ class Wanted:
         str | None,
         typer.Option(help="The whole must fit into it (30m, 2h): what is left out is said."),
     ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="3%: add blocks until all comparisons differ or are alike within 3 %; ends with "
+            "--budget, or --blocks (48)."
+        ),
+    ] = None
     every: Annotated[bool, typer.Option("--all", help="Every experiment, one by one.")] = False
 
     @property
     def narrowed(self) -> bool:
         """Whether anything is asked that is of one experiment."""
         own = (self.program, self.binding, self.case, self.blocks, self.tool, self.option)
-        return any(item is not None for item in (*own, self.time_limit, self.pairs))
+        return any(item is not None for item in (*own, self.time_limit, self.pairs, self.until))
 
     @property
     def budget_s(self) -> float | None:
@@ -179,7 +186,7 @@ class Wanted:
         if self.narrowed:
             raise Fault(
                 "--all takes no -b, --case, --blocks, --tool, --set, --time-limit, --pairs, "
-                "no program"
+                "--until, no program"
             )
         return session.all_asked(
             self.profile, self.host_name or platform.node(), self.seed, settings, collect
@@ -187,7 +194,7 @@ class Wanted:
 
     def of(self, name: str, collect: bool = True) -> session.Asked:
         """Return what is wanted of an experiment."""
-        from numalab import session
+        from numalab import experiments, session
 
         loaded, _ = session.load(name)
         options = dict(_key_value(text) for text in self.option or [])
@@ -214,6 +221,7 @@ class Wanted:
             time_limit_s=self.time_limit,
             pairs=self.pairs,
             budget_s=self.budget_s,
+            until=None if self.until is None else experiments.share(self.until),
         )
 
 
@@ -334,6 +342,8 @@ def run(
             "--hosts goes with neither --resume nor --host",
             "the same command completes what is missing, and the inventory names the hosts",
         )
+    if hosts is not None and wanted.until is not None:
+        raise Fault("--until goes not with --hosts", "give each host its --blocks or --budget")
     from numalab import session
 
     settings = session.Settings(

@@ -22,7 +22,7 @@ from numalab.agent.contract import (
     ToolRequest,
 )
 from numalab.agent.errors import Fault
-from numalab.agent.plan import resolve
+from numalab.agent.plan import budget, resolve
 from numalab.agent.plan.classes import EVERY
 from numalab.agent.plan.grammar import suggestion
 from numalab.agent.plan.request import check
@@ -39,6 +39,15 @@ def duration(text: object) -> float:
     if not 0 < (total := 3600 * hours + 60 * minutes + seconds) < 1e7:
         raise Fault(f"{text!r} is no length of time", "write it like 90s, 30m or 1h30m")
     return total
+
+
+def share(text: str) -> float:
+    """Return a share that was written in percent ("3%") as a number; Fault for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    found = float(match.group(1)) / 100 if match else 0.0
+    if not 0.001 <= found <= 1:
+        raise Fault(f"{text!r} is no share from 0.1% to 100%", "write it like 3% or 0.5%")
+    return found
 
 
 class Profile(BaseModel):
@@ -128,6 +137,7 @@ class Experiment(BaseModel):
         time_limit_s: float | None = None,
         pairs: str | None = None,
         budget_s: float | None = None,
+        until: float | None = None,
     ) -> Request:
         """Return the request that the agent on the host turns into a plan.
 
@@ -136,12 +146,15 @@ class Experiment(BaseModel):
         instead of the profile's choice, ``blocks`` replaces the profile's number, ``tool`` the
         order of preference, ``options`` adds to the tool's options; without ``seed`` a fresh one
         is drawn and recorded; ``pairs`` is that of the file, its sweeps included: without it
-        ``bindings`` are measured on every node and pair. The profile's budget is for what the
-        profile asks: where bindings, cases, blocks, options or pairs are asked for, only
-        ``budget_s`` counts.
+        ``bindings`` are measured on every node and pair. ``until`` (0.03: 3 %) adds blocks until
+        every comparison is decided so finely. The profile's budget is for what the profile asks:
+        where bindings, cases, blocks, options, pairs or ``until`` are asked for, only ``budget_s``
+        counts.
         """
         chosen = self.profile(profile)
-        own = bindings or cases or blocks or options or pairs
+        own = bindings or cases or blocks or options or pairs or until
+        if until is not None:
+            blocks = blocks or budget.MOST_BLOCKS
         sweep = chosen.sweep if chosen.sweep is not None else self.sweep
         if pairs is not None:
             sweep = [replace(one, pairs=None) for one in sweep]
@@ -176,6 +189,7 @@ class Experiment(BaseModel):
             time_limit_s=time_limit_s or chosen.time_limit_s,
             pairs=pairs if pairs is not None else EVERY if bindings else self.pairs,
             budget_s=budget_s or (None if own else chosen.budget),
+            until=until,
         )
 
 

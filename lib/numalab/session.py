@@ -113,7 +113,7 @@ def run(asked: Asked, settings: Settings) -> Path:
         try:
             end = launch.measure(
                 plan, folder, allow_host_changes=settings.allow_host_changes,
-                busy=settings.busy, on_event=on_event,
+                busy=settings.busy, on_event=on_event, enough=_enough(plan, folder, settings),
             )  # fmt: skip
         except (KeyboardInterrupt, Fault):
             if home.is_run(folder):
@@ -174,11 +174,39 @@ def resume(given: Path, settings: Settings, experiment: Path | None = None) -> P
             busy=settings.busy,
             begun_elsewhere=settings.begun_elsewhere or run.complete,
             on_event=show,
+            enough=_enough(run.plan, run.folder, settings),
         )
     if again:
         again.keep(run.folder)
     _finish(run.folder, end, settings, again.notebook if again else None)
     return run.folder
+
+
+def _enough(plan: Plan, folder: Path, settings: Settings) -> Callable[[], bool] | None:
+    """Return what says whether a run that adds blocks has decided, or has no time left.
+
+    None for any other run.
+    """
+    within, budget_s, began = plan.request.until, plan.request.budget_s, time.monotonic()
+    if within is None:
+        return None
+
+    def enough() -> bool:
+        from numalab import runs
+        from numalab.analysis import judge
+
+        run = runs.load(folder)
+        of, still = judge.undecided(run, within)
+        blocks = units.count(len({trial.block for trial in run.trials}), "block")
+        shown = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
+        settings.say(f"  {blocks}: {of - len(still)} of {of} comparisons decided"
+                     + (f"; open: {shown}" if still else ""))  # fmt: skip
+        spent = budget_s is not None and time.monotonic() - began > budget_s
+        if still and spent:
+            settings.say("  the budget is spent")
+        return spent or not still
+
+    return enough
 
 
 def run_all(
