@@ -30,8 +30,6 @@ class Parser(NamedTuple):
 PARSERS = {
     "lscpu": Parser("numalab.logs.lscpu", "parse", "lscpu: summary, -e, -p, -C, and their JSON"),
     "numactl": Parser("numalab.logs.numactl", "parse", "numactl --hardware, --show, or both"),
-    "numactl-hardware": Parser("numalab.logs.numactl", "parse_hardware", "numactl --hardware"),
-    "numactl-show": Parser("numalab.logs.numactl", "parse_show", "numactl --show"),
     "numastat": Parser("numalab.logs.numastat", "parse", "numastat, or a node's numastat"),
     "numa_maps": Parser("numalab.agent.trial.numa_maps", "parse", "/proc/PID/numa_maps"),
     "meminfo": Parser("numalab.logs.procfs", "parse_meminfo", "/proc/meminfo, or nodes' meminfo"),

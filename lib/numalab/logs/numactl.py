@@ -172,23 +172,6 @@ def parse(text: str) -> list[Record]:
     return out or refuse(NAME, None, "it holds no output of numactl --hardware or --show")
 
 
-def parse_hardware(text: str) -> list[Record]:
-    """As parse, for a text that must hold ``numactl --hardware``."""
-    return _only(text, "machine", "numactl --hardware")
-
-
-def parse_show(text: str) -> list[Record]:
-    """As parse, for a text that must hold ``numactl --show``."""
-    return _only(text, "show", "numactl --show")
-
-
-def _only(text: str, kind: str, what: str) -> list[Record]:
-    records = parse(text)
-    if not any(record["kind"] in (kind, "unavailable") for record in records):
-        refuse(NAME, None, f"it holds no output of {what}")
-    return records
-
-
 def _joined(rows: list[Line]) -> list[Line]:
     """Join a list of CPUs that a mailer wrapped: a line of nothing but numbers continues it."""
     out: list[Line] = []
