@@ -257,11 +257,17 @@ def test_prose_that_lacks_a_number_is_left_out(three):
     assert three.say(text, much="3 %", absent=None) == "## A heading\n\nIt was 3 %."
     assert three.say(text, much=None, absent=None) == ""
     assert three.say("## Only a heading") == "## Only a heading"
+    below = "## One\n\n### Two\n\n$a\n\n### Three\n\n$b\n\n## Four\n\n$b"
+    assert three.say(below, a="yes", b=None) == "## One\n\n### Two\n\nyes"
 
 
 def test_numbers_for_prose_span_the_hosts_of_one_kind_of_evidence(three):
     assert three.value("page-cache", "home_share", "cpus-only/full") == "3%"
-    assert three.value("page-cache", "home_share", "cpus-only/empty") in ("98% to 99%", "99%", "99% to 100%")
+    assert three.value("page-cache", "home_share", "cpus-only/empty") in (
+        "98% to 99%",
+        "99%",
+        "99% to 100%",
+    )
     assert three.value("page-cache", "home_share", "cpus-only/nothing") is None
     assert three.value("stream", "triad", "remote", "local").startswith("0.6")
     assert three.value("placement", "home_share", "local/local") is None
@@ -328,11 +334,13 @@ def test_a_sheet_fits_on_a_page(count, height):
 
 @pytest.mark.parametrize("names", [["two"], ["real", "two"], ["real", "two", "sixteen"]])
 def test_matrices_of_any_hosts_fit(names):
-    panels = [
-        matrix.distances(name, record(name).topology, ("measured", "counted")[MACHINES[name][1]])
-        for name in names
-    ]
-    picture = matrix.matrices(panels, "SLIT distances", "", "lower", "from node", "to node")
+    panels = []
+    for name in names:
+        nodes = record(name).topology.nodes
+        entries = {(node.number, to): matrix.Entry(float(far), "verified")
+                   for node in nodes for to, far in node.distances.items()}  # fmt: skip
+        panels.append(matrix.Panel(name, entries, ("measured", "counted")[MACHINES[name][1]]))
+    picture = matrix.matrices(panels, "Distances", "", "lower", "from node", "to node")
     assert picture.height <= style.PAGE and picture.width <= style.WIDTH + 1e-6
     titles = [one.get_title(loc="left") for one in picture.figure.axes]
     assert [title for title in titles if title] == names

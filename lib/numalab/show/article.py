@@ -37,7 +37,6 @@ SETTINGS = (
 
 _MARKS = {claims.SUPPORTED: "●", claims.REFUTED: "○", claims.INCONCLUSIVE: "–"}
 _NAME = re.compile(r"\$\{?(\w+)")
-_HEADING = re.compile(r"#+ ")
 
 
 def article(paths: Sequence[str | Path]) -> Article:
@@ -72,10 +71,10 @@ class Article:
         kept: list[str] = []
         for part in inspect.cleandoc(text).split("\n\n"):
             if absent.isdisjoint(_NAME.findall(part)):
-                if kept and _HEADING.match(part) and _HEADING.match(kept[-1]):
-                    kept.pop()
+                while kept and 0 < _level(part) <= _level(kept[-1]):
+                    kept.pop()  # a heading with nothing below it
                 kept.append(string.Template(part).substitute(numbers))
-        if numbers and kept and _HEADING.match(kept[-1]):
+        while numbers and kept and _level(kept[-1]):
             kept.pop()
         return Text("\n\n".join(kept))
 
@@ -347,7 +346,7 @@ class Article:
                 & pl.col("cell").is_in(run.load_cells(""))
             )
             for run in self.chosen.of(experiment)
-            if not run.host.emulated
+            if not run.host.emulated and len(run.host.topology.nodes) > 1
         ]
         return server.server_beside_published(worded(pl.concat(frames)), published())
 
@@ -491,6 +490,11 @@ def _found(run: Run, metric: str, point: str) -> Iterable[str]:
 
 def _amount(value: float, unit: str) -> str:
     return f"{value:.0%}" if unit == "share" else tables.number(value)
+
+
+def _level(text: str) -> int:
+    """The level of a heading; 0 for any other text."""
+    return len(text) - len(text.lstrip("#")) if text.lstrip("#").startswith(" ") else 0
 
 
 def _cells(run: Run, address: str) -> list[str]:

@@ -126,7 +126,7 @@ class Section:
     def shares(self, metric: str) -> Shown:
         """Draw a share for every case and host: what the kernel did, side by side."""
         frame = self._by_case(metric)
-        if frame.is_empty():
+        if frame.is_empty() or not (frame["high"] > 0).any():  # nought everywhere is no picture
             return NOTHING
         kinds = {run.manifest.host: badge.of(run) for run in self._runs()}
         hosts = frame["host"].unique(maintain_order=True)
@@ -263,7 +263,7 @@ class Section:
                             "case": case, "name": cell.case.name if cell.case else "",
                             "host": run.manifest.host, "value": values.median(),
                             "low": values.min(), "high": values.max(), "unit": frame["unit"][0],
-                            "even": even_share(cell),
+                            "even": even_share(cell) if metric == "home_share" else None,
                         }
                     )  # fmt: skip
         hosts = self.chosen.hosts()

@@ -134,19 +134,6 @@ class Panel:
         return max(len(self.rows), len(self.columns))
 
 
-def distances(host: str, topology: Host, badge: str = MEASURED) -> Panel:
-    """Return a host's SLIT distances (ACPI 6.5, section 5.2.17) as a panel."""
-    return Panel(
-        host,
-        {
-            (node.number, other): Entry(float(distance), VERIFIED)
-            for node in topology.nodes
-            for other, distance in node.distances.items()
-        },
-        badge,
-    )
-
-
 def pairs(host: str, frame: pl.DataFrame, badge: str = MEASURED) -> Panel:
     """Return measurement rows by CPU node and memory node as a panel.
 

@@ -13,6 +13,7 @@ from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from numalab.agent import cpulist
 from numalab.agent.contract import ERROR, MEASURED
 from numalab.agent.errors import Fault
 
@@ -26,7 +27,7 @@ _PANEL = 1.25  # inches: height of a panel over time
 _COLUMNS = 3
 # The node of the CPUs is blue; the others take these in turn, so that neighbours differ.
 _OTHERS = (style.VERMILLION, style.ORANGE, "#B34D00", "#F2C14E")
-_OWN, _AWAY = "the CPUs' own node", "other nodes (their number in the bar)"
+_OWN, _AWAY = "the CPUs' own nodes", "other nodes (their number in the bar)"
 _USED = (pl.col("grade") != ERROR) & pl.col("value").is_not_null()
 
 
@@ -101,7 +102,9 @@ def _shares(rows: pl.DataFrame) -> pl.DataFrame:
         rows.filter(_USED)
         .with_columns(
             node=node,
-            own=node.cast(pl.String) == pl.col("cpu_nodes"),
+            own=pl.struct(node=node, cpus="cpu_nodes").map_elements(
+                lambda row: row["node"] in cpulist.parse(row["cpus"] or ""), return_dtype=pl.Boolean
+            ),
             share=pl.col("value") / pl.col("value").sum().over("cell", "block"),
         )
         .filter(pl.col("share").is_finite())

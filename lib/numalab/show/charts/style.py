@@ -221,8 +221,10 @@ def sheet(parts: Sequence[tuple[str, Picture]], remark: str = "") -> Picture:
             )
             for column, (name, one) in enumerate(line):
                 part = figure.add_subfigure(columns[0, column])
-                one.paint_on(part)
+                one.paint(part)
                 title(part, f"{name}: {part.get_suptitle()}".removesuffix(": "))
+                if one.badge:
+                    _mark(part, one)
         foot(figure, note=remark)
 
     height = sum(heights) + (0.25 if remark else 0.0)
