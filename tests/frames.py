@@ -473,6 +473,20 @@ def sysbench_run(folder: Path, host: str = "here", nodes: int = 1, blocks: int =
     return folder
 
 
+def one_trial_run(folder: Path, host: str = "here") -> Path:
+    """Write a run of one trial with one raw file, and its tables: all that readers need of one."""
+    text = (Path(__file__).parent / "fixtures" / "tools" / "sysbench-cpu.txt").read_text()
+    cell = Cell("unbound", 1.0, role="baseline", cpus=None, cpu_nodes="0", threads=1,
+                memory={"policy": "default", "nodes": None})  # fmt: skip
+    made = plan([cell], blocks=1, experiment="sysbench-cpu", host=host, tool=SYSBENCH,
+                control=False)  # fmt: skip
+    raw = "raw/0001-unbound.stdout.gz"
+    record = trial(made.order[0], grade="unverified", tool=SYSBENCH, raw={"stdout": raw})
+    write(run(made, folder=folder, trials=[record]), {raw: text})
+    store.write(folder)
+    return folder
+
+
 def _moment(seconds: int) -> str:
     return f"2026-11-20T22:{6 + seconds // 60:02d}:{seconds % 60:02d}.000Z"
 

@@ -33,7 +33,7 @@ EVIL = "<script>alert(1)</script>\x1b[2J\x9b31m\u202e`$|"
 @pytest.fixture
 def run(monkeypatch, tmp_path) -> Path:
     monkeypatch.setenv("NUMALAB_RUNS", str(tmp_path / "runs"))
-    return frames.sysbench_run(tmp_path / "runs" / "here" / "20261120T220511Z-sysbench-cpu")
+    return frames.one_trial_run(tmp_path / "runs" / "here" / "20261120T220511Z-sysbench-cpu")
 
 
 def forge(folder: Path, **fields) -> None:
@@ -83,7 +83,7 @@ def test_an_experiments_name_is_never_taken_for_a_path(run, tmp_path, monkeypatc
 def test_a_raw_file_is_one_of_the_runs_own(run, name):
     forge(run, sha256={name: "0" * 64})
     refused(run, "no raw file of the run|does not fit")
-    frames.sysbench_run(run)
+    frames.one_trial_run(run)
     (record,) = (json.loads(line) for line in (run / "journal.ndjson").read_text().splitlines())
     record["raw"]["stdout"] = name
     (run / "journal.ndjson").write_text(json.dumps(record) + "\n")
@@ -144,8 +144,11 @@ def test_a_run_keeps_its_users_experiment_file_as_data(run):
     text = (REPOSITORY / "experiments" / "sysbench-cpu.yml").read_text()
     own = text.replace("notebook: sysbench-cpu.ipynb", "notebook: evil.ipynb")
     assert own != text
+    run = frames.sysbench_run(run.parent / "20261120T220512Z-mine")
     (run / store.EXPERIMENT).write_text(own)
-    forge(run, experiment="mine")
+    plan = json.loads((run / "manifest.json").read_text())["plan"]
+    plan["request"]["experiment"] = "mine"
+    forge(run, experiment="mine", plan=plan)
     store.write(run)
     loaded = runs.load(run)
     assert loaded.own_experiment and loaded.notebook is None

@@ -9,6 +9,7 @@ it is recorded.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,15 +91,14 @@ def plan(run: runs.Run) -> Plan:
     """Return the plan made again; prices, warnings and what hangs on free memory as recorded."""
     said = run.plan
     made = make.again(said, run.host.topology)
-    more = {(one.cell, one.reason.code) for one in made.skipped} - {
-        (one.cell, one.reason.code) for one in said.skipped
-    }
+    skips, due = ({(one.cell, one.reason.code) for one in p.skipped} for p in (said, made))
+    became, asked = ([(one.asked, one.cells) for one in p.resolved] for p in (said, made))
     return replace(
         made,
         cells=tuple(_as_then(one, said.cell) for one in made.cells),
         tours=tuple(_as_then(one, said.started) for one in made.tours),
-        skipped=made.skipped if more or len(made.skipped) != len(said.skipped) else said.skipped,
-        resolved=said.resolved if _same_cells(made, said) else made.resolved,
+        skipped=said.skipped if skips == due else made.skipped,
+        resolved=said.resolved if became == asked else made.resolved,
         warnings=said.warnings,
         estimate=said.estimate,
         outlay=said.outlay,
@@ -108,12 +108,6 @@ def plan(run: runs.Run) -> Plan:
             for name, value in said.settings.items()
         },
     )
-
-
-def _same_cells(made: Plan, said: Plan) -> bool:
-    """Whether every binding became the same cells: why one became none may hang on the moment."""
-    one, other = ([(each.asked, each.cells) for each in p.resolved] for p in (made, said))
-    return one == other
 
 
 def _as_then(made: Any, said: Mapping[str, Cell]) -> Any:
@@ -191,10 +185,9 @@ def manifest(run: runs.Run) -> Manifest:
     phases = ("start_s", "warmup_s", "measure_s", "proof_s")
     times = {name: sum(getattr(one.times, name) for one in run.trials) for name in phases}
     times["trials_s"] = sum(one.times.total_s for one in run.trials)
-    rounded = {  # a sum of many may end in another digit, by the version of Python
-        name: said.times[name] if _same_sum(said.times.get(name), value) else round(value, 3)
-        for name, value in times.items()
-    }
+    for name, value in times.items():  # a sum's last digit hangs on the version of Python
+        near = math.isclose(said.times.get(name, -1.0), value, abs_tol=2e-3)
+        times[name] = said.times[name] if near else round(value, 3)
     return replace(
         said,
         experiment=asked.experiment,
@@ -204,16 +197,9 @@ def manifest(run: runs.Run) -> Manifest:
         evidence=CONFIGURED if run.host.timing else COUNTED if run.host.emulated else MEASURED,
         plan=replace(made, request=_as_in_file(run)),
         settings={name: _before(run, name, value) for name, value in said.settings.items()},
-        times={**said.times, **rounded} if said.ended else said.times,
-        formulas={
-            name: text if text in _formulas()[name] else min(_formulas()[name], default="none")
-            for name, text in said.formulas.items()
-        },
-    )  # fmt: skip
-
-
-def _same_sum(said: float | None, sum_s: float) -> bool:
-    return said is not None and abs(said - sum_s) < 2e-3
+        times={**said.times, **times} if said.ended else said.times,
+        formulas=dict(one for one in said.formulas.items() if one in _formulas()),
+    )
 
 
 def _before(run: runs.Run, name: str, said: str | None) -> str | None:
@@ -221,19 +207,10 @@ def _before(run: runs.Run, name: str, said: str | None) -> str | None:
     return said if known is None or not isinstance(known.value, str) else known.value
 
 
-class _Formulas(dict[str, set[str]]):
-    def __missing__(self, name: str) -> set[str]:
-        return set()
-
-
 @cache
-def _formulas() -> _Formulas:
-    """Return every formula that a file of events gives a metric, by the metric."""
-    found = _Formulas()
-    for group in event_files.groups():
-        for name, text in group.formulas.items():
-            found.setdefault(name, set()).add(text)
-    return found
+def _formulas() -> set[tuple[str, str]]:
+    """Return every formula that a file of events gives a metric, with the metric."""
+    return {one for group in event_files.groups() for one in group.formulas.items()}
 
 
 def _as_in_file(run: runs.Run) -> Any:
