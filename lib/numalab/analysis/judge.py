@@ -178,7 +178,7 @@ class Judge:
     ) -> None:
         self.grid = evidence
         self.needs_control = needs_control
-        self.spent, self.level = share, level * share
+        self.level = level * share
         self._known = np.isfinite(evidence.logs)
         own: dict[str, Rows] = {name: (place,) for place, name in enumerate(evidence.cells)}
         self._rows = dict(own)  # of what bears a name: the baseline has its control's too
@@ -554,7 +554,7 @@ def across(
     freedom = 1.0
     if error > 1e-12:
         freedom = float(parts.sum() ** 2 / (parts**2 / (degrees - 1)).sum())
-    sure = 1 - (1 - CONFIDENCE) * min(one.spent for one in judges) / max(tried, 1)
+    sure = 1 - (1 - CONFIDENCE) / max(tried, 1)
     half, alone = (
         float(special.stdtrit(freedom, (1 + level) / 2)) * error for level in (sure, _EQUIVALENCE)
     )

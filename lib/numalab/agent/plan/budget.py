@@ -5,7 +5,8 @@ differ from another one in nothing but the nodes (same binding, same distance: a
 beyond FEWEST_BLOCKS; cases, the last first, while two are left; where there are no cases other
 cells, the last first, while two are left to compare, and never what runs without a binding. A
 seventh block adds only precision, a case answers a question of its own: hence blocks go before
-cases. What does not fit even then is left out as a whole: half an answer would pass for one.
+cases. What does not fit even then is left out as a whole: half an answer would pass for one. A run
+that adds blocks until it has decided goes without blocks first: it may not need them.
 """
 
 from __future__ import annotations

@@ -204,8 +204,9 @@ def summary(plan: Plan) -> str:
     if cases:
         listed += f"; {units.count(len(cases), 'case')}"
     cells = units.count(len(plan.cells), "cell") + (f" ({listed})" if listed else "")
+    most = "up to " if plan.request.looks else ""
     return (
-        f"{cells} × {units.count(plan.request.blocks, 'block')} = "
+        f"{cells} × {most}{units.count(plan.request.blocks, 'block')} = "
         f"{units.count(len(plan.order), 'trial')}, about {units.seconds(plan.estimate.total_s)}"
     )
 
