@@ -227,6 +227,7 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMALAB_HOME", str(tmp_path))
     measured = []
     monkeypatch.setattr(session, "run", lambda one, _: measured.append(one.experiment.name))
+    monkeypatch.setattr(session, "_among_published", lambda folders: [])
     return tmp_path / "experiments", measured
 
 
