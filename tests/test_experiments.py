@@ -258,7 +258,8 @@ def test_all_measures_nothing_while_one_file_has_a_mistake(checkout):
 def test_notebooks_are_thin(name):
     book = nbformat.read(REPOSITORY / "notebooks" / name, as_version=4)
     code = [cell for cell in book.cells if cell.cell_type == "code"]
-    assert len(book.cells) <= 14
+    asks_nothing = name == "survey.ipynb"  # it has a picture and a text for each of ten questions
+    assert len(book.cells) <= (26 if asks_nothing else 14)
     assert sum("parameters" in cell.metadata.get("tags", []) for cell in code) == 1
     for cell in code:
         assert not re.search(r"^\s*(for|while|def|class|try|with)\b", cell.source, re.MULTILINE)
