@@ -28,3 +28,17 @@ function Blocks(blocks)
   end
   return kept
 end
+
+-- Nor are links to other forms of this page; a badge is in brackets there.
+function Para(paragraph)
+  if quarto.doc.is_format("html") then return nil end
+  local elsewhere = false
+  paragraph:walk({ Link = function(link) elsewhere = elsewhere or link.target == "zh.html" end })
+  if elsewhere then return {} end
+end
+
+function Span(span)
+  if span.classes:includes("evidence") and not quarto.doc.is_format("html") then
+    return { pandoc.Str("["), pandoc.Emph(span.content), pandoc.Str("]") }
+  end
+end

@@ -112,6 +112,35 @@ def test_a_labelled_cell_that_shows_words_keeps_its_caption(tmp_path):
     assert "Figure 1.</strong> Load." in html
 
 
+def test_what_shows_nothing_leaves_no_caption_and_counts_as_no_figure(tmp_path):
+    empty = nbformat.v4.new_code_cell('#| label: fig-none\n#| fig-cap: "Nothing."\nsecret_call()')
+    html = page(tmp_path, empty, figure("a", "Something."))
+    assert "Nothing." not in html and "Figure 1.</strong> Something." in html
+
+
+def test_alternative_text_is_not_the_caption_where_there_is_one(tmp_path):
+    cell = figure("a", "The caption.")
+    cell.source = cell.source.replace("secret", '#| fig-alt: "A bar for each case."\nsecret', 1)
+    assert '<img alt="A bar for each case."' in page(tmp_path, cell)
+
+
+def test_citations_are_links_to_the_references(tmp_path):
+    entry = "@online{smith,\n  author = {Smith, {Jo}},\n  title = {On it},\n  year = {2010}\n}\n"
+    (tmp_path / "references.bib").write_text(entry, encoding="utf-8")
+    html = page(tmp_path, md("Said by @smith, and again [@smith]; mail a@smith."))
+    assert html.count('<a href="#ref-smith">Smith, Jo</a>') == 2
+    assert 'id="ref-smith"' in html and "Smith, Jo. On it. 2010" in html
+    assert "a@smith" in html
+
+
+def test_other_pages_of_the_article_are_rendered_in_their_language(tmp_path):
+    front = nbformat.v4.new_raw_cell(FRONT.replace('author: "We"', 'author: "We"\nlang: zh'))
+    write(tmp_path / "zh.ipynb", front, md("Text."))
+    page(tmp_path, md("[zh](zh.html)"))
+    said = (tmp_path / "_manuscript" / "zh.html").read_text(encoding="utf-8")
+    assert '<html lang="zh">' in said and "Text." in said
+
+
 def test_every_hosts_notebooks_are_linked_with_their_code(tmp_path):
     for host in ("a", "b"):
         write(tmp_path / "notebooks" / f"{host}-stream.ipynb", md("# STREAM <1>"), figure("x"))

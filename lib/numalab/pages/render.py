@@ -28,7 +28,7 @@ _SECTION = re.compile(r"^(##+ .*?)[ \t]*\{#([\w-]+)\}[ \t]*$", re.MULTILINE)
 _CITED = re.compile(r"\[(@[\w-]+(?:; @[\w-]+)*)\]|(?<![\w/`.])(@[\w-]+)")
 _ENTRY = re.compile(r"^@\w+\{([\w-]+),\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^\s*(\w+) = \{(.*)\},?$", re.MULTILINE)
-_ONLY_QUARTO = re.compile(r"\[[^\]]*\]\(index\.pdf\)(?: · )?| \{\.unnumbered\}")
+_ONLY_QUARTO = re.compile(r"(?:- )?\[[^\]]*\]\(index\.pdf\)(?: · )?")
 _OPTION = re.compile(r'^#\| *([\w-]+): *"?(.*?)"?$', re.MULTILINE)
 
 
@@ -161,8 +161,9 @@ def _cite(book: Any, bibliography: Path) -> None:
         texts += [(out.data, "text/markdown") for out in cell.get("outputs", []) if "data" in out]
         for place, name in texts:
             if name in place:
-                said = _ONLY_QUARTO.sub("", _CITED.sub(link, "".join(place[name])))
-                place[name] = said.replace("::: {#refs}\n:::", listed)
+                place[name] = _ONLY_QUARTO.sub("", _CITED.sub(link, "".join(place[name])))
+    if listed:
+        book.cells.append(nbformat.v4.new_markdown_cell(f"## References\n\n{listed}"))
 
 
 def title(path: Path) -> str:
