@@ -17,7 +17,7 @@ import yaml
 import frames
 from numalab import check, datapackage, home, runs
 from numalab.agent.errors import Fault
-from numalab.pages import execute, report
+from numalab.pages import execute, render, report
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -111,6 +111,14 @@ def test_every_figure_has_words_for_who_cannot_see_it_and_every_reference_a_targ
     cited = re.findall(r"^@\w+\{([\w-]+),", BIBLIOGRAPHY, re.MULTILINE)
     for name in re.findall(r"(?<![\w/])@([a-z][\w-]+)", "\n".join(_prose(path))):
         assert name in known or name in cited, name
+
+
+def test_the_figure_beside_the_article_is_the_articles(tmp_path):
+    render.save_figure(ARTICLE, "fig-swap", tmp_path / "swap.svg")
+    made = (tmp_path / "swap.svg").read_text(encoding="utf-8")
+    assert "<title>" in made
+    committed = (REPOSITORY / "report" / "swap.svg").read_text(encoding="utf-8")
+    assert made == committed, "make notebooks saves it anew"
 
 
 def test_a_users_article_begins_with_what_to_do():

@@ -174,6 +174,14 @@ def title(path: Path) -> str:
     return path.stem
 
 
+def save_figure(notebook: Path, label: str, path: Path) -> None:
+    """Save a labelled picture of an executed notebook as a file, for pages that are no notebook."""
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        if _options(cell).get("label") == label:
+            for output in cell.outputs:
+                path.write_text(output.data["image/svg+xml"], encoding="utf-8")
+
+
 def _body(book: Any, *, code: bool) -> str:
     from nbconvert import HTMLExporter
 
