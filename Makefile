@@ -10,7 +10,7 @@ READY   := $(VENV)/.ready
 # A file of tests stays in one process: its fixtures are made once. In the order of their names.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-lab test-lab-all test-known bench lint notebooks lock clean help
+.PHONY: run report test test-lab test-lab-all test-known bench lint notebooks lock clean help
 
 help:  ## list what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/'
@@ -19,6 +19,10 @@ run: $(READY)  ## measure this machine under every binding and render the articl
 	@scripts/install-quarto $(BIN)
 	$(BIN)/numalab run --all --profile $(PROFILE) $(ARGS)
 	$(BIN)/numalab report
+
+report: $(READY)  ## render numalab's own article as it is committed, without measuring
+	@scripts/install-quarto $(BIN)
+	$(BIN)/numalab report --study
 
 test: $(READY)  ## lint, every test, and every committed notebook against its committed outputs
 	$(BIN)/ruff check .
