@@ -227,3 +227,31 @@ def test_all_is_priced_before_it_starts(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert said.index("\nall ") < said.index("started")
     assert "of 60 min" in said
+
+
+def test_what_has_no_time_is_not_said_to_be_impossible_on_the_host(bare):
+    root = sysfs_tree.shared(sysfs_tree.LARGE[0])  # filling a node of 512 GiB takes too long
+    asked = session.all_asked("quick", "there", 1, ANY, True)
+    priced = pricing.price(
+        [one for one in asked if one.experiment.name == "page-cache"], ANY, root=root
+    )
+    text = priced.text(80)
+    assert "left out" in text and "it takes at least" in text
+    assert "nothing to measure on this host" not in text
+    assert priced.as_dict()["experiments"][0]["skipped"]
+
+
+def test_only_what_is_new_is_said_of_an_experiment_left_out(bare):
+    root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
+    asked = session.all_asked("quick", "there", 1, ANY, True)
+    text = pricing.price(asked, ANY, 1, root).text(80)
+    assert "left out\n                 – for what was said above" in text
+    assert "left out\n                 – and what" not in text
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_a_long_list_of_cpus_is_broken_at_a_comma(width, bare):
+    host = topology.read(str(sysfs_tree.shared(sysfs_tree.LARGE[1])))
+    request = session.asked("mysql-binding", "quick", "there", seed=1).request
+    lines = show.text(make.make(request, host), width).splitlines()
+    assert [line for line in lines if len(line) > width and "--physcpubind=" not in line] == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from typer.testing import CliRunner
 
 from corpus import fixture
-from numalab import logs
+from numalab import cli, logs
 from numalab.agent import cpulist, drivers
 from numalab.agent.errors import ParseError
 
@@ -525,3 +526,10 @@ def test_a_line_of_numa_maps_that_is_cut_in_its_path_is_refused():
     refused("numa_maps", cut, "cut within its path")
     deleted = MAPS.replace("libaio.so.1 mapped", "libaio.so.1\\040(deleted) mapped")
     assert parse("numa_maps", deleted)
+
+
+def test_parse_names_the_parser_that_was_meant_and_the_file_that_is_missing(tmp_path):
+    said = CliRunner().invoke(cli.app, ["parse", "lscpuu", "x"])
+    assert "did you mean lscpu?" in str(said.exception)
+    missing = CliRunner().invoke(cli.app, ["parse", "lscpu", str(tmp_path / "none")])
+    assert "is not a file that can be read" in str(missing.exception)

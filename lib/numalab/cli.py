@@ -574,6 +574,8 @@ def parse(
     from numalab import listing, logs, untrusted
 
     parser = logs.parser(tool)
+    if str(file) != "-" and not file.is_file():
+        raise Fault(f"{file} is not a file that can be read", "name a captured output, or - for it")
     if str(file) == "-":
         data = sys.stdin.buffer.read(untrusted.LARGEST_TEXT)
     else:

@@ -20,7 +20,7 @@ _UNPRICED_S = 60.0  # of a request without a budget, where a budget is shared
 
 @dataclass(frozen=True)
 class Priced:
-    """An experiment with its plan, or why there is none; ``seconds`` is what it adds to all."""
+    """An experiment with its plan, or why it is left out; ``seconds`` is what it adds to all."""
 
     asked: Asked
     plan: Plan | None
@@ -62,7 +62,7 @@ class All:
             lines.append(f"{one.name:<{wide}}{_size(one)}")
             new = [line for line in one.left_out if line not in said]
             if len(new) < len(one.left_out):
-                new.append("and what was said above")
+                new.append("and what was said above" if new else "for what was said above")
             said.update(new)
             for line in new:
                 lines += textwrap.wrap(
@@ -84,7 +84,7 @@ class All:
                 {
                     "experiment": one.name,
                     "trials": len(one.plan.order) if one.plan else 0,
-                    "blocks": one.plan.request.blocks if one.plan else 0,
+                    "blocks": one.plan.request.blocks if one.plan and one.plan.order else 0,
                     "seconds": round(one.seconds, 1),
                     "why": str(one.why) if one.why else None,
                     "skipped": to_json(one.plan.skipped) if one.plan else [],
@@ -96,7 +96,7 @@ class All:
 
 
 def _size(one: Priced) -> str:
-    if one.plan is None:
+    if one.plan is None or one.why is not None:
         return "left out"
     blocks = units.count(one.plan.request.blocks, "block")
     trials = units.count(len(one.plan.order), "trial")
@@ -151,11 +151,14 @@ def _priced(asked: Sequence[Asked], settings: Settings, host: Host) -> list[Pric
     found = []
     prepared: set[str] = set()
     for one in asked:
+        plan = None
         try:
             plan = make.make(one.request, host)
             check_possible(plan, settings)
         except Fault as fault:
-            found.append(Priced(one, None, fault))
+            if plan and (plan.order or not plan.skipped):
+                plan = None  # the fault alone says why
+            found.append(Priced(one, plan, fault))
             continue
         seconds = plan.estimate.total_s
         if plan.outlay:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from numalab.agent import drivers
 from numalab.agent.contract import Record
 from numalab.agent.errors import Fault
+from numalab.agent.plan.grammar import suggestion
 
 Parse = Callable[[str], list[Record]]
 
@@ -60,7 +61,7 @@ def parser(name: str) -> Parse:
                 return drivers.driver(function).parse
             found: Any = getattr(importlib.import_module(module), function)
             return found  # type: ignore[no-any-return]
-    raise Fault(f"there is no parser named {name!r}", f"known: {', '.join(sorted(PARSERS))}")
+    raise Fault(f"there is no parser named {name!r}", suggestion(plain, sorted(PARSERS)))
 
 
 # Marks that only this tool prints; each is searched at the beginnings of lines.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
@@ -16,6 +17,7 @@ from .resolve import Key, key
 def text(plan: Plan, width: int = 100) -> str:
     """Return a plan as ``numalab plan`` prints it, wrapped to ``width`` columns."""
     return _Page(plan, width).text()
+
 
 _SHOWN_VISITS = 16  # of a tour with more, one of each binding and distance is shown
 
@@ -50,8 +52,9 @@ class _Page:
         return "\n".join(self.lines) + "\n"
 
     def _put(self, line: str, indent: str = "", hang: str = "") -> None:
+        room = self.width - len(hang or indent)
         self.lines += textwrap.wrap(
-            line,
+            line if line.startswith("numactl ") else _with_breaks(line, room),
             self.width,
             initial_indent=indent,
             subsequent_indent=hang or indent,
@@ -178,12 +181,18 @@ def settings_text(plan: Plan) -> str:
     return settings_in_words(settings(plan))
 
 
+def _with_breaks(line: str, room: int) -> str:
+    """Return the line with spaces after commas of words, as lists of CPUs, that are too wide."""
+    part = re.compile(rf"(\S{{1,{room - 1}}},)(?=\S)")
+    return " ".join(part.sub(r"\1 ", w) if len(w) > room else w for w in line.split(" "))
+
+
 def skipped_lines(plan: Plan) -> List[str]:
     """Return one line per reason for which something asked for is not measured."""
     reasons: Dict[str, List[str]] = {}
     for skip in plan.skipped:
         reasons.setdefault(str(skip.reason), []).append(skip.cell)
-    return [f"{_first(cells)}: {why}" for why, cells in reasons.items()]
+    return [f"{_first(list(dict.fromkeys(cells)))}: {why}" for why, cells in reasons.items()]
 
 
 def _first(cells: Sequence[str], most: int = 8) -> str:
