@@ -28,7 +28,7 @@ test: $(READY)  ## lint, every test, and every committed notebook against its co
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest $(PARALLEL)
-	$(BIN)/pytest $(PARALLEL) --nbval-lax -p no:cacheprovider notebooks report/index.ipynb
+	$(BIN)/pytest $(PARALLEL) --nbval-lax -p no:cacheprovider notebooks report/index.ipynb report/zh.ipynb
 
 test-lab: $(READY)  ## boot an emulated host of two nodes, prove placements in it, kill it, resume
 	-@scripts/install-lab-tools
