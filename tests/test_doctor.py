@@ -280,6 +280,21 @@ def test_a_cpuset_that_parts_cpus_from_memory(tmp_path):
     assert found(findings) == {"cpuset-apart": "warning"}
 
 
+def test_a_cpuset_of_ones_own_that_makes_every_access_remote(tmp_path):
+    apart = sysfs_tree.limited(machine("apart", EASY), "0-15", "1")
+    (one,), _, _ = examine(tmp_path / "apart", apart)
+    assert (one.code, one.severity, one.nodes) == ("cpuset-all-remote", "warning", (0,))
+    assert commands(one) == "echo 0 > /sys/fs/cgroup/GROUP/cpuset.mems"
+    assert "CPUs 0-15 (of node 0) and memory of node 1" in what(one)
+    # memory of its own node too: nothing to act on
+    near = sysfs_tree.limited(machine("near", EASY), "0-15", "0-1")
+    assert found(examine(tmp_path / "near", near)[0]) == {"cpuset": "note"}
+    # memory without CPUs is a tier, chosen on purpose
+    tiers = [(128, 60, 20, {}), (128, 60, 20, {}), (256, 200, 4, {})]
+    tier = sysfs_tree.limited(machine("tier", tiers, sysfs_tree.CXL_3N), "0-15", "2")
+    assert "cpuset-all-remote" not in found(examine(tmp_path / "tier", tier)[0])
+
+
 def test_a_process_that_wandered_off(tmp_path):
     one = process(5, "java", [("default", {1: 16})], runs_on=(0, 1, 2))
     findings, _, _ = examine(tmp_path, machine("off", EASY, processes=[one]))

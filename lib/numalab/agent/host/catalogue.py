@@ -11,13 +11,13 @@ MEASURING = (  # what can spoil a measurement, or says what bindings there are
     "page-cache", "node-full", "cache-to-reclaim", "swap-used", "zone-reclaim", "balancing-on",
     "thp-always", "thp-never", "governor", "governor-varies", "cpu-quota", "load",
     "emulated-machine", "virtual-machine", "offline-cpus", "isolated-cpus", "cpuset",
-    "nodes-understated", "memory-less", "cpu-less", "side-cache",
+    "cpuset-all-remote", "nodes-understated", "memory-less", "cpu-less", "side-cache",
 )  # fmt: skip
 HEALTH = (  # what costs time whether or not somebody measures
     "page-cache", "node-full", "swap-insanity", "fragmented", "hugetlb", "memory-away",
     "bound-apart", "cpuset-apart", "interleaved", "bound-to-full", "zone-reclaim", "balancing",
-    "swappiness", "thp-defrag", "governor", "cpuset", "memory-less", "numa-off", "hidden-nodes",
-    "single-node",
+    "swappiness", "thp-defrag", "governor", "cpuset", "cpuset-all-remote", "memory-less",
+    "numa-off", "hidden-nodes", "single-node",
 )  # fmt: skip
 LOOKS: Tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     machine_findings.kind_of_machine,

@@ -39,6 +39,7 @@ REMEDIES = {
     "do-defrag-madvise": "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag",
     "do-hugetlb": "echo N > /sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/"
     "nr_hugepages",
+    "do-join-cpuset": "echo {nodes} > /sys/fs/cgroup/GROUP/cpuset.mems",
     "do-numa-on": "remove numa=off from the kernel's command line and reboot",
     "do-show-nodes": "switch Node Interleaving off (NUMA on; AMD: NPS1) in the firmware's setup",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
+from .. import cpulist
 from ..contract import reason
 from .findings import Facts, Finding, finding, listed, remedy
 from .state import emulated
@@ -112,7 +113,15 @@ def what_may_be_used(facts: Facts) -> Iterator[Finding]:
     if host.offline:
         yield finding("note", "offline-cpus", cpus=host.offline)
     online = listed(cpu.number for cpu in host.cpus if cpu.online)
-    if host.allowed.cpus != online or host.allowed.nodes != listed(host.node):
+    home = {cpu.node for cpu in host.cpus if cpu.online and cpu.allowed} & set(facts.by_number)
+    allowed = set(cpulist.parse(host.allowed.nodes))
+    if home and allowed and allowed <= facts.with_cpus - home:
+        join = remedy("do-join-cpuset", nodes=listed(home))
+        yield finding(
+            "warning", "cpuset-all-remote", nodes=home, cpus=host.allowed.cpus, on=listed(home),
+            memory=host.allowed.nodes, remedies=[join],
+        )  # fmt: skip
+    elif host.allowed.cpus != online or host.allowed.nodes != listed(host.node):
         yield finding("note", "cpuset", cpus=host.allowed.cpus, memory=host.allowed.nodes)
     isolated = facts.setting("cpu.isolated")
     if isolated not in (None, "none"):

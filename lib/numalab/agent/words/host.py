@@ -147,6 +147,9 @@ _FINDINGS: Dict[str, Template] = {
     "isolated-cpus": "{cpus:CPUs} are isolated: only a process that is bound to them runs there",
     "cpuset": "this command may only use {cpus:CPUs} and memory of {memory:nodes} (a cpuset): "
     "bindings, and what is started from here, stay within them",
+    "cpuset-all-remote": "this command may only use {cpus:CPUs} (of {on:nodes}) and memory of "
+    "{memory:nodes} (a cpuset): every access to memory is remote, here and in what is started from "
+    "here",
     "nodes-understated": "the nodes show {nodes_bytes:size} of memory, /proc/meminfo {whole:size}: "
     "this machine understates its nodes{available}",
     "memory-less": "CPUs and no memory on {on:nodes}: all that runs there is remote (empty slots, "
@@ -278,6 +281,10 @@ _REMEDIES: Dict[str, Template] = {
     "do-defrag-madvise": "only programs that ask for it wait; others get small pages until "
     "khugepaged comes by",
     "do-hugetlb": "reserves N pages on this node; unused ones above N are given back",
+    "do-join-cpuset": "memory then comes from where the CPUs are. GROUP is in /proc/self/cgroup; "
+    "for a systemd unit: systemctl set-property UNIT AllowedMemoryNodes={nodes}; for a container: "
+    "docker update --cpuset-mems={nodes} NAME. Risk: with cgroup version 2 the group's memory "
+    "moves there at once, and its programs wait meanwhile",
     "do-numa-on": "nodes, their memory and distances come back; memory then goes to the node of "
     "whoever touches it first",
     "do-show-nodes": "the kernel then sees the nodes. Risk: a program without a plan for its "
