@@ -213,6 +213,16 @@ def test_what_would_fill_the_memory_or_wait_for_ever_is_refused(tmp_path):
         experiments.load(tmp_path / "pipe.yml")
 
 
+def test_a_file_named_without_its_ending_is_named_with_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yml").write_text("question: what?\n")
+    with pytest.raises(Fault, match="there is no experiment 'mine'.*ending .yml: mine.yml"):
+        experiments.load("mine")
+    (tmp_path / "bare").write_text("question: what?\n")
+    with pytest.raises(Fault, match="there is no experiment 'bare'.*ending .yml: bare.yml"):
+        experiments.load("bare")
+
+
 def test_an_unknown_profile_names_those_there_are():
     with pytest.raises(Fault, match="smoke, quick, full"):
         experiments.load("stream").request("slow", "here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Iterator
@@ -231,8 +232,11 @@ def load(name: str | Path) -> Experiment:
     if path.suffix not in (".yml", ".yaml"):
         path = home.root() / "experiments" / f"{name}.yml"
         if not untrusted.is_name(str(name)) or not path.is_file():
-            known = names()
-            raise Fault(f"there is no experiment {str(name)!r}", suggestion(str(name), known))
+            if any(map(os.path.isfile, (f"{name}.yml", name))):
+                hint = f"a file of your own is named with its ending .yml: {name}.yml"
+            else:
+                hint = suggestion(str(name), names())
+            raise Fault(f"there is no experiment {str(name)!r}", hint)
     return _checked(yaml_file.read(path), path.stem, path)
 
 
