@@ -308,3 +308,13 @@ def test_the_command_prints_the_same_numbers_for_a_person_and_a_script(monkeypat
     for row in given["microarchitectures"]:
         assert row["microarchitecture"] in said and f"{row['ratio']:.2f} ×" in said
     assert "published by others" in said
+
+
+def test_the_command_says_what_it_leaves_out_and_fits_a_narrow_terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMALAB_RUNS", str(tmp_path))
+    command = ["survey", "--no-notebook", "--host", "db7"]
+    said = CliRunner().invoke(cli.app, command, env={"COLUMNS": "120"}).output
+    assert "db7: no complete run of latency" in said
+    assert "Latencies of AMD, HiSilicon," in said and "not in these rows" in said
+    narrow = CliRunner().invoke(cli.app, command, env={"COLUMNS": "40"}).output
+    assert "- Ivy Bridge-EP (2013, 2 machines):" in narrow and "…" not in narrow

@@ -527,16 +527,19 @@ def survey(
     from numalab import runs
     from numalab.show import survey as published
 
+    name = host_name or platform.node()
     if folders:
         own = [runs.load(folder) for folder in folders]
     else:
-        newest = runs.newest(host_name or platform.node())
+        newest = runs.newest(name)
         own = [run for run in newest if run.manifest.experiment == "latency"]
     found = published.Survey(own)
     if as_json:
         _print_json(found.as_dict())
         return
     found.print()
+    if not own:
+        _print(f"{name}: no complete run of latency, so it is not placed (numalab run latency)")
     if notebook:
         from numalab.pages import survey as pages
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -21,6 +21,10 @@ from numalab.show import badge, tables
 from numalab.show.charts import survey as charts
 from numalab.show.view import Shown, Text
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_TABLE_WIDTH = 78  # columns of a terminal; below it a table's cells break within words
 _INTEL = pl.col("vendor") == "Intel"
 
 
@@ -118,29 +122,35 @@ class Survey:
     def print(self) -> None:
         """Print the other socket's price by microarchitecture, the claims and one's own hosts."""
         from rich.console import Console
-        from rich.table import Table
 
-        table = Table(
-            box=None, title="the other socket's memory against local", title_justify="left"
-        )
-        heads = ("microarchitecture", "year", "machines", "latency", "more, ns", "bandwidth")
-        for place, head in enumerate(heads):
-            table.add_column(head, justify="right" if place else "left")
-        for row in analysis.by_microarchitecture(self.rows).to_dicts():
-            span = f"{row['least']:.2f} to {row['most']:.2f}" if row["machines"] > 1 else ""
-            table.add_row(
-                row["microarchitecture"],
-                str(row["year"] or ""),
-                str(row["machines"]),
-                f"{row['ratio']:.2f} × {span:>12}",
-                f"{row['price']:.0f}",
-                tables.number(row["bandwidth"], 2),
-            )
         console = Console(highlight=False)
-        console.print(table)
+        rows = analysis.by_microarchitecture(self.rows).to_dicts()
+        if console.width < _TABLE_WIDTH:
+            console.print("the other socket's memory against local", markup=False)
+            for row in rows:
+                console.print(_line(row), markup=False)
+        else:
+            console.print(_table(rows))
+        console.print("\n" + self._counted(), markup=False)
         lines = [*map(str, analysis.counts(self.rows)), *self._places()]
         console.print("\n" + "\n".join(filter(None, lines)), markup=False)
         console.print(f"{badge.MEANING[PUBLISHED]}; data/reference/README.md", markup=False)
+
+    def _counted(self) -> str:
+        """Say what the table counts, and whose machines it leaves to the charts."""
+        ratios = analysis.ratios(self.rows, LATENCY).filter(pl.col("class") == OTHER)
+        counted = analysis.counted(ratios)["vendor"].unique()
+        drawn = sorted(set(ratios["vendor"].drop_nulls()) - set(counted))
+        words = (
+            "These rows count latencies beyond the caches and bandwidths by all threads of a "
+            "node, where one named tool measured local memory and the other socket's."
+        )
+        if drawn:
+            words += (
+                f" Latencies of {', '.join(drawn)} were published too, but partly of caches: they "
+                "are in the charts of the page (notebooks/survey.ipynb), not in these rows."
+            )
+        return words
 
     def latency(self) -> Shown:
         """Draw the other socket's latency against local, by microarchitecture."""
@@ -257,6 +267,37 @@ class Survey:
         """The first claim's threshold, as the experiment file says it."""
         first = next(one for one in analysis.counts(self.rows) if one.what == what)
         return {f"claimed: {first.asked}": first.bound}
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    """What the other socket costs by microarchitecture, for a terminal."""
+    from rich.table import Table
+
+    table = Table(box=None, title="the other socket's memory against local", title_justify="left")
+    heads = ("microarchitecture", "year", "machines", "latency", "more, ns", "bandwidth")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left")
+    for row in rows:
+        span = f"{row['least']:.2f} to {row['most']:.2f}" if row["machines"] > 1 else ""
+        table.add_row(
+            row["microarchitecture"],
+            str(row["year"] or ""),
+            str(row["machines"]),
+            f"{row['ratio']:.2f} × {span:>12}",
+            f"{row['price']:.0f}",
+            tables.number(row["bandwidth"], 2),
+        )
+    return table
+
+
+def _line(row: dict[str, Any]) -> str:
+    """One microarchitecture of that table in words, for a narrow terminal."""
+    year = f"{row['year']}, " if row["year"] else ""
+    bandwidth = tables.number(row["bandwidth"], 2)
+    return (
+        f"- {row['microarchitecture']} ({year}{units.count(row['machines'], 'machine')}): latency "
+        f"{row['ratio']:.2f} ×, {row['price']:.0f} ns more; bandwidth {bandwidth} ×"
+    )
 
 
 def _so(count: analysis.Count) -> str:
