@@ -113,7 +113,8 @@ def what_may_be_used(facts: Facts) -> Iterator[Finding]:
     if host.offline:
         yield finding("note", "offline-cpus", cpus=host.offline)
     online = listed(cpu.number for cpu in host.cpus if cpu.online)
-    home = {cpu.node for cpu in host.cpus if cpu.online and cpu.allowed} & set(facts.by_number)
+    of_cpus = {cpu.node for cpu in host.cpus if cpu.online and cpu.allowed}
+    home = {node for node in facts.by_number if node in of_cpus}
     allowed = set(cpulist.parse(host.allowed.nodes))
     if home and allowed and allowed <= facts.with_cpus - home:
         join = remedy("do-join-cpuset", nodes=listed(home))
