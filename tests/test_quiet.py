@@ -118,7 +118,6 @@ def test_a_block_waits_for_others_and_then_says_so(monkeypatch):
     monkeypatch.setattr(quiet, "others_at_work", lambda: looks.pop(0))
     assert quiet.Quiet(False, lambda: False).before_block() == [] and looks == []
     monkeypatch.setattr(quiet, "others_at_work", lambda: seen)
-    monkeypatch.setattr(quiet, "WAIT_S", 0.0)
-    waiting = quiet.Quiet(False, lambda: False)
+    waiting = quiet.Quiet(False, lambda: False, wait_s=0.0)
     assert waiting.before_block() == [seen] == waiting.before_block()
     assert quiet.Quiet(True, lambda: False).before_block() == []  # the run as a whole says it
