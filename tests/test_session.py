@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -181,3 +182,14 @@ def test_what_no_file_of_a_run_can_hold_is_refused_before_it_is_measured(tmp_pat
     assert published(f"/opt/{STRANGE}/tool") == "/opt/r??/tool"
     journal.write_json(tmp_path / "record.json", {"schema": 3, "copy": STRANGE})  # of this host
     assert journal.read_json(tmp_path / "record.json")["copy"] == STRANGE
+
+
+def test_a_line_that_ctrl_c_took_the_head_of_is_passed_over():
+    for rest in ("\n", 'ial": 4}\n', "4\n", '"x"\n'):
+        agent = SimpleNamespace(stdout=[rest, '{"event": "end"}\n'])
+        assert list(launch._events(agent, torn=True)) == [{"event": "end"}]
+        with pytest.raises(Fault, match="no progress event"):
+            list(launch._events(agent, torn=False))
+    late = SimpleNamespace(stdout=['{"event": "end"}\n', "4\n"])
+    with pytest.raises(Fault, match="no progress event"):
+        list(launch._events(late, torn=True))

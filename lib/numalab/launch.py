@@ -165,7 +165,7 @@ def _follow(
     try:
         while True:
             try:
-                for event in _events(agent):
+                for event in _events(agent, torn=interrupted):
                     on_event(event)
                     if event["event"] == "look" and enough and agent.stdin:
                         agent.stdin.write("enough\n" if enough() else "more\n")
@@ -198,13 +198,17 @@ def _follow(
     return last
 
 
-def _events(agent: subprocess.Popen[str]) -> Iterator[Event]:
+def _events(agent: subprocess.Popen[str], torn: bool) -> Iterator[Event]:
+    """Yield what an agent reports; ``torn``: Ctrl-C may have taken the head of the first line."""
     assert agent.stdout is not None
     for line in agent.stdout:
         try:
-            event = json.loads(line)
-        except ValueError:
+            event = dict(json.loads(line))
+        except (ValueError, TypeError):
+            if torn:
+                continue
             raise Fault(f"the agent printed {line.strip()!r}, which is no progress event") from None
+        torn = False
         yield event
 
 
