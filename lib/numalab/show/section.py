@@ -163,7 +163,7 @@ class Section:
 
     def traffic(self) -> Text:
         """As of `View`; hosts that count none are left out."""
-        made = [(view.run, text) for view in self.views if (text := view.traffic())]
+        made = [(one.run, one.traffic()) for one in self.views if results.node_traffic(one.run)]
         return Text("\n\n".join(self._words(made)))
 
     def groups(self) -> Text:

@@ -436,10 +436,11 @@ class View:
         return self._table(results.counters(self.run))
 
     def traffic(self) -> Text:
-        """Return what went between nodes, per binding; nothing where the host counts none."""
+        """Return what went between nodes, per binding."""
         table = results.node_traffic(self.run)
-        said = "Traffic between nodes (medians over the blocks):"
-        return self._table(f"{said}\n\n{table}" if table else "")
+        if not table:
+            return Text("Traffic between nodes was not counted here: see the counters for why.")
+        return self._table(f"Traffic between nodes (medians over the blocks):\n\n{table}")
 
     def placement(self) -> Text:
         """Return where memory and threads really were, per binding: the proof behind the label."""

@@ -108,7 +108,7 @@ class Picture:
     """
 
     height: float
-    paint: Paint
+    paint: Paint = dataclasses.field(repr=False)  # its address would differ each time
     width: float = WIDTH
     badge: str = ""  # of its evidence; "" for what stands in several panels with their own
     freehand: bool = False  # placed in inches by its painter, and not marked across
