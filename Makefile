@@ -38,7 +38,7 @@ test-lab-all: $(READY)  ## the same, and every experiment in a guest, a fleet of
 	-@scripts/install-lab-tools
 	$(BIN)/pytest -p no:cacheprovider --durations=0 tests/lab
 
-test-known: $(READY)  ## measure an emulated host whose memory timing is known; find it in 6 minutes
+test-known: $(READY)  ## measure an emulated host whose memory timing is configured: is it found?
 	-@scripts/install-lab-tools
 	$(BIN)/pytest -p no:cacheprovider --durations=0 -m "known and not long" tests/lab
 
