@@ -509,6 +509,23 @@ def test_runs_of_sysbench_that_were_appended_are_told_apart():
     assert {sample.point for sample in driver.samples(found)} == {"run 1", "run 2"}
 
 
+def test_of_appended_runs_one_without_its_last_line_keeps_all_of_its_own():
+    """Nothing of a run that was cut may be taken for a script's words, or for the next run's."""
+    whole = fixture("sysbench-memory.txt")
+    begun = whole[: whole.index("Threads started!")] + "Threads started!\n[ 1s ] 512.25 MiB/sec\n"
+    found = parse("sysbench", begun + whole)
+    assert of_kind(found, "incomplete", "run") == [(1,)]
+    assert of_kind(found, "report", "run") == [(1,)]
+    assert of_kind(found, "version", "run") == [(1,), (2,)]
+    refused("sysbench", begun + "16 threads:\n" + whole, "not a line of sysbench")
+    for last in ("Copy:", "Triad:"):
+        refused("stream", FORTRAN[: FORTRAN.index(last)] + FORTRAN, "second time")
+    unchecked = FORTRAN[: FORTRAN.index(" Solution")]
+    assert of_kind(parse("stream", unchecked + FORTRAN), "validation", "run", "value") == [
+        (1, None), (2, True),
+    ]  # fmt: skip
+
+
 # numa_maps
 
 MAPS = """00400000 default file=/opt/db/bin/server mapped=3 N0=3 kernelpagesize_kB=4

@@ -68,6 +68,32 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
     return [Line(n, "" if harmless.match(row) else row) for n, row in enumerate(rows, 1)]
 
 
+def appended(
+    rows: Iterable[Line], first: re.Pattern[str], last: re.Pattern[str]
+) -> List[List[Line]]:
+    """Return the lines of each run in a text, blank ones left out.
+
+    A run begins at a line that ``first`` matches. What stands above it, below the line of the run
+    before that ``last`` matches, is a script's, or what the tool prints above its name: it goes
+    with the run that begins. A run without such a line was cut: all lines up to the next are its
+    own, so that its parser refuses what it cannot read.
+    """
+    runs: List[List[Line]] = [[]]
+    begun, end = False, 0  # how many lines of the run are surely its own
+    for line in rows:
+        said = line.text.strip()
+        if first.match(said):
+            if begun:
+                end = end or len(runs[-1])
+                runs[-1:] = [runs[-1][:end], runs[-1][end:]]
+            begun, end = True, 0
+        if said:
+            runs[-1].append(line)
+        if begun and last.match(said):
+            end = len(runs[-1])
+    return runs
+
+
 def numbered(runs: Sequence[List[Record]]) -> List[Record]:
     """Return the records of the runs in one text: with ``run``, from 1, where there are several."""
     if len(runs) == 1:

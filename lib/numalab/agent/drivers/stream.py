@@ -42,7 +42,7 @@ from ..errors import Fault
 from ..rows import row
 from . import options as check
 from .options import Options
-from .reading import Line, by_run, lines, numbered, refuse
+from .reading import Line, appended, by_run, lines, numbered, refuse
 
 NAME = "stream"
 
@@ -183,18 +183,8 @@ def parse(text: str) -> List[Record]:
     The table of the four kernels must be whole. A missing validation line gives a validation
     whose value is null with its reason: such a result is not valid by the run rules.
     """
-    runs: List[List[Line]] = [[]]
-    begun = False
-    for line in lines(text, ("stream", "stream.exe", "stream_c.exe", "./stream")):
-        said, run = line.text.strip(), runs[-1]
-        if _VERSION.match(said):
-            if begun:  # some programs print a line or two above their name
-                ends = [at for at, one in enumerate(run, 1) if _LAST.match(one.text.strip())]
-                runs[-1:] = [run[: max(ends, default=0)], run[max(ends, default=0) :]]
-            begun = True
-        if said:
-            runs[-1].append(line)
-    return numbered([_run(one) for one in runs])
+    rows = lines(text, ("stream", "stream.exe", "stream_c.exe", "./stream"))
+    return numbered([_run(one) for one in appended(rows, _VERSION, _LAST)])
 
 
 def _run(rows: List[Line]) -> List[Record]:

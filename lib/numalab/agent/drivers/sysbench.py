@@ -50,7 +50,7 @@ from ..errors import Fault
 from ..rows import row
 from . import options as check
 from .options import Options
-from .reading import Line, by_run, lines, numbered, refuse
+from .reading import Line, appended, by_run, lines, numbered, refuse
 
 NAME = "sysbench"
 
@@ -374,15 +374,7 @@ def parse(text: str) -> List[Record]:
     A failed run gives ``failure`` records. A run that ends without its final report gives its
     interval reports and a record ``incomplete``; without any report it is a ParseError.
     """
-    runs: List[List[Line]] = [[]]
-    for line in lines(text, ("sysbench",)):
-        said, run = line.text.strip(), runs[-1]
-        if _HEADER.match(said) and any(_HEADER.match(one.text.strip()) for one in run):
-            # Below the last line of a report a script may say what it does next.
-            ends = [at for at, one in enumerate(run, 1) if _LAST.match(one.text.strip())]
-            runs[-1:] = [run[: ends[-1]] if ends else run, []]
-        if said:
-            runs[-1].append(line)
+    runs = appended(lines(text, ("sysbench",)), _HEADER, _LAST)
     return numbered([_run(one) for one in runs])
 
 
