@@ -28,9 +28,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 
-from numalab.agent import cpulist, drivers  # noqa: E402
+from numalab.agent import compiled, cpulist, drivers  # noqa: E402
 from numalab.agent.contract import Driver  # noqa: E402
-from numalab.agent.drivers import probe_build  # noqa: E402
+from numalab.agent.probe import PROGRAM  # noqa: E402
 from numalab.analysis import evidence  # noqa: E402
 
 LEAST_STREAM, WIDEST_LATENCY = 0.97, 0.05
@@ -87,7 +87,7 @@ def by_probe(path: str, words: list[str]) -> Result:
 
 def compile_reference(source: str, target: Path, *flags: str) -> str:
     """Compile a reference with the probe's compiler and flags."""
-    compiler = probe_build._compiler()[0]
+    compiler = compiled.compiler(PROGRAM)[0]
     common = ["-O3", "-march=native", *flags]
     subprocess.run([*compiler, *common, str(HERE / source), "-o", str(target)], check=True)
     return str(target)

@@ -15,11 +15,12 @@ import topologies
 from cells import cell
 from corpus import fixture
 from numalab import experiments
-from numalab.agent import drivers
+from numalab.agent import compiled, drivers
 from numalab.agent.contract import HugePagePool, ToolRecord
-from numalab.agent.drivers import allocation, probe_build
+from numalab.agent.drivers import allocation
 from numalab.agent.errors import Fault, NotHere, ParseError
 from numalab.agent.plan import make as plan
+from numalab.agent.probe import PROGRAM
 
 MIB = 1 << 20
 ALLOCATION = drivers.driver("allocation")
@@ -39,7 +40,7 @@ def program(tmp_path_factory):
         pytest.skip("there is no C compiler")
     if not NODES:
         pytest.skip("this kernel shows no NUMA node")
-    return probe_build.build(str(tmp_path_factory.mktemp("probe")))
+    return compiled.build(PROGRAM, str(tmp_path_factory.mktemp("probe")))
 
 
 @pytest.fixture

@@ -23,19 +23,20 @@ from hypothesis import strategies as st
 import sysfs_tree
 import topologies
 from cells import cell
-from numalab.agent import cpulist, kernel
+from numalab.agent import compiled, cpulist, kernel
 from numalab.agent.contract import SCHEMA, Cache, ToolRecord
-from numalab.agent.drivers import core_choice, driver, probe_build, probe_output
+from numalab.agent.drivers import core_choice, driver, probe_output
 from numalab.agent.drivers.options import caches as caches_of
 from numalab.agent.drivers.options import last_level_caches
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import topology
+from numalab.agent.probe import PROGRAM
 from numalab.agent.trial import proof
 
 HOST = topologies.topology(nodes=1)
 PROBE, COMMAND = driver("probe"), driver("command")
 
-SOURCE = Path(probe_build.__file__).resolve().parent.parent / "probe"
+SOURCE = Path(compiled.__file__).resolve().parent / "probe"
 C_FILES = sorted(str(path) for path in SOURCE.glob("*.c"))
 ALLOWED = cpulist.format(os.sched_getaffinity(0))
 TWO = pytest.mark.skipif(
@@ -56,7 +57,7 @@ def program(tmp_path_factory):
     """The path of a probe compiled for these tests."""
     if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
         pytest.skip("there is no C compiler")
-    return probe_build.build(str(tmp_path_factory.mktemp("probe")))
+    return compiled.build(PROGRAM, str(tmp_path_factory.mktemp("probe")))
 
 
 def run(program, *words, **more):
@@ -105,14 +106,14 @@ def outputs(program):
 
 
 def test_every_source_is_named_for_shipping():
-    assert sorted(probe_build.SOURCES) == sorted(
+    assert sorted(PROGRAM.sources) == sorted(
         p.name for p in SOURCE.iterdir() if p.suffix in (".c", ".h")
     )
 
 
 def test_it_compiles_without_a_warning_and_checks_itself(program, tmp_path):
     words = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-O1", "-std=gnu11"]
-    compiler = probe_build._compiler()[0]
+    compiler = compiled.compiler(PROGRAM)[0]
     target = tmp_path / "strict"
     subprocess.run([*compiler, *words, "-pthread", *C_FILES, "-o", target], check=True)
     for path in (program, str(target)):
@@ -125,7 +126,7 @@ def test_sanitizers_find_nothing(tmp_path):
     flags = ["-std=gnu11", "-O1", "-g", "-fsanitize=address,undefined", "-pthread"]
     flags.append("-fno-sanitize-recover=all")
     built = subprocess.run(
-        [*probe_build._compiler()[0], *flags, *C_FILES, "-o", target],
+        [*compiled.compiler(PROGRAM)[0], *flags, *C_FILES, "-o", target],
         capture_output=True,
         text=True,
     )
@@ -167,7 +168,7 @@ def test_it_compiles_for_aarch64(tmp_path):
 def test_the_generic_fallback_is_right_too(tmp_path):
     target = tmp_path / "generic"
     words = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-DPROBE_GENERIC", "-pthread"]
-    subprocess.run([*probe_build._compiler()[0], *words, *C_FILES, "-o", target], check=True)
+    subprocess.run([*compiled.compiler(PROGRAM)[0], *words, *C_FILES, "-o", target], check=True)
     assert run(str(target), "--self-test").stdout == "self-test: ok\n"
     done = run(str(target), "bandwidth", *MODES["bandwidth"], "--no-wait")
     assert PROBE.parse(done.stdout)[0]["stores"] == "ordinary"
@@ -189,7 +190,7 @@ def test_the_stores_of_each_stream_kernel_are_what_its_name_says(kind, level, tm
     for tool in (compiler or "sh", objdump):
         if not shutil.which(tool):
             pytest.skip(f"there is no {tool}")
-    command = [compiler] if compiler else probe_build._compiler()[0]
+    command = [compiler] if compiler else compiled.compiler(PROGRAM)[0]
     words = ["-std=gnu11", level, *flags, "-c", str(SOURCE / "stream.c")]
     subprocess.run([*command, *words, "-o", tmp_path / "stream.o"], check=True)
     text = subprocess.run(
@@ -431,7 +432,7 @@ def test_threads_are_where_they_were_put(program):
 def test_building_is_done_once(program):
     folder = Path(program).parent
     before = os.stat(program).st_mtime_ns
-    assert probe_build.build(str(folder)) == program
+    assert compiled.build(PROGRAM, str(folder)) == program
     assert os.stat(program).st_mtime_ns == before
     assert list(folder.iterdir()) == [Path(program)]
 
@@ -440,10 +441,10 @@ def test_no_compiler_names_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(Fault, match="no C compiler.*apt install gcc.*dnf install gcc"):
-        probe_build.build(str(tmp_path / "cache"))
+        compiled.build(PROGRAM, str(tmp_path / "cache"))
     monkeypatch.setenv("CC", "no-such-cc -m64")
     with pytest.raises(Fault, match="no-such-cc -m64 .from CC. does not run"):
-        probe_build.build(str(tmp_path / "cache"))
+        compiled.build(PROGRAM, str(tmp_path / "cache"))
 
 
 def test_a_failing_compiler_is_quoted(monkeypatch, tmp_path):
@@ -455,7 +456,7 @@ def test_a_failing_compiler_is_quoted(monkeypatch, tmp_path):
     fake.chmod(0o755)
     monkeypatch.setenv("CC", str(fake))
     with pytest.raises(Fault, match="stdio.h: No such file.*libc6-dev"):
-        probe_build.build(str(tmp_path / "cache"))
+        compiled.build(PROGRAM, str(tmp_path / "cache"))
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -467,7 +468,7 @@ def test_a_compiler_without_march_native_still_builds(monkeypatch, tmp_path):
     )
     fake.chmod(0o755)
     monkeypatch.setenv("CC", str(fake))
-    path = probe_build.build(str(tmp_path / "cache"))
+    path = compiled.build(PROGRAM, str(tmp_path / "cache"))
     assert run(path, "--self-test").returncode == 0
 
 
@@ -481,9 +482,11 @@ def test_it_is_built_from_within_a_zip_file(tmp_path):
                 file.write(path, Path("numalab/agent") / path.relative_to(package))
     code = (
         f"import sys; sys.path.insert(0, {str(archive)!r})\n"
-        "from numalab.agent.drivers import probe_build\n"
-        "assert '.zip' in probe_build.__file__\n"
-        "for name in probe_build.SOURCES: assert probe_build._source(name)\n"
+        "from numalab.agent import compiled, probe\n"
+        "from numalab.agent.served import load\n"
+        "assert '.zip' in compiled.__file__\n"
+        "for one in (probe.PROGRAM, load.PROGRAM):\n"
+        "    for name in one.sources: assert compiled._source(one, name)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 

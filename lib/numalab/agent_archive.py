@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import shutil
@@ -11,7 +12,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from numalab.agent.drivers import probe_build
+from numalab.agent import compiled, probe
+from numalab.agent.served import load
 
 _START = (
     "import sys\n"
@@ -21,18 +23,19 @@ _START = (
     "from numalab.agent.__main__ import main\n"
     "sys.exit(main())\n"
 )
-ARCHITECTURES = ("aarch64", "x86_64")  # whose probes an archive may carry
-_PROBES = f"numalab/agent/probe/{probe_build.CARRIED}-"
+ARCHITECTURES = ("aarch64", "x86_64")  # whose programs an archive may carry
+PROGRAMS = (probe.PROGRAM, load.PROGRAM)
 # Without libraries: it runs on any Linux of its architecture, whatever C library that has.
-_STATIC = (*probe_build.FLAGS, "-static", "-s", "-Wl,--build-id=none")
+_STATIC = (*compiled.FLAGS, "-static", "-s", "-Wl,--build-id=none")
 _WHEN = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can state
 
 
 def build(path: Path) -> Path:
     """Write the agent to ``path`` as one executable file and return it.
 
-    It holds ``numalab/agent/`` and nothing of the other half, and a probe for each of ARCHITECTURES
-    that there is a compiler for here. The same sources and compilers give the same bytes.
+    It holds ``numalab/agent/`` and nothing of the other half, and PROGRAMS for each of
+    ARCHITECTURES that there is a compiler for here. The same sources and compilers give the same
+    bytes.
     """
     members = {"__main__.py": _START.encode(), "numalab/__init__.py": b""}
     package = Path(__file__).parent
@@ -40,10 +43,10 @@ def build(path: Path) -> Path:
         name = source.relative_to(package.parent).as_posix()
         if source.is_file() and "__pycache__" not in name and "/." not in name:
             members[name] = source.read_bytes()
-    for arch in ARCHITECTURES:
-        program = _probe(arch)
-        if program:
-            members[f"{_PROBES}{arch}"] = program
+    for arch, program in itertools.product(ARCHITECTURES, PROGRAMS):
+        made = _made(program, arch)
+        if made:
+            members[_member(program, arch)] = made
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     with open(temporary, "wb") as file:
@@ -60,35 +63,39 @@ def build(path: Path) -> Path:
 
 
 def carried(path: Path) -> list[str]:
-    """Return the architectures whose probes an archive carries."""
+    """Return the architectures whose programs an archive carries."""
     names = zipfile.ZipFile(path).namelist()
-    return [a for a in ARCHITECTURES if f"{_PROBES}{a}" in names]
+    return [a for a in ARCHITECTURES if all(_member(one, a) in names for one in PROGRAMS)]
 
 
-def _probe(arch: str) -> bytes | None:
-    """Return the probe of an architecture, made once; None where no compiler here makes it."""
+def _member(program: compiled.Program, arch: str) -> str:
+    return f"{program.package.replace('.', '/')}/{compiled.CARRIED}-{arch}"
+
+
+def _made(program: compiled.Program, arch: str) -> bytes | None:
+    """Return a program of an architecture, made once; None where no compiler here makes it."""
     compiler = "cc" if arch == platform.machine() else f"{arch}-linux-gnu-gcc"
     if not shutil.which(compiler):
         return None
     version = subprocess.run([compiler, "--version"], capture_output=True).stdout
-    folder = Path(probe_build.cache_folder())
+    folder = Path(compiled.cache_folder())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".probe-", dir=folder) as work:
-            probe_build.write_sources(work)
+        with tempfile.TemporaryDirectory(prefix=f".{program.name}-", dir=folder) as work:
+            compiled.write_sources(program, work)
             digest = hashlib.sha256(version + repr((compiler, _STATIC)).encode())
             files = sorted(Path(work).iterdir())
             for file in files:
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
-            made = folder / f"numalab-probe-for-{arch}-{digest.hexdigest()[:16]}"
+            made = folder / f"numalab-{program.name}-for-{arch}-{digest.hexdigest()[:16]}"
             if not made.is_file():
                 names = [file.name for file in files if file.suffix == ".c"]
                 done = subprocess.run(
-                    [compiler, *_STATIC, *names, "-o", "probe"], cwd=work, capture_output=True
+                    [compiler, *_STATIC, *names, "-o", "program"], cwd=work, capture_output=True
                 )
                 if done.returncode:  # no static C library, for one
                     return None
-                os.replace(Path(work) / "probe", made)
+                os.replace(Path(work) / "program", made)
             return made.read_bytes()
     except OSError:
         return None

@@ -1,20 +1,18 @@
 """The probe: driver of numalab's own C program.
 
-The source is shipped and compiled on the host by its own compiler (``probe_build``). What the
+The source is shipped and compiled on the host by its own compiler (``agent/compiled.py``). What the
 program measures and how is written at the head of each file of ``agent/probe/``; what it prints
 is read by ``probe_output``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import os
 import re
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from .. import cpulist, kernel
+from .. import compiled, cpulist, kernel
 from ..contract import (
     HANDSHAKE,
     Cell,
@@ -31,8 +29,9 @@ from ..contract import (
     reason,
 )
 from ..errors import Fault, NotHere
+from ..probe import PROGRAM
 from ..rows import row
-from . import core_choice, probe_build, probe_output
+from . import core_choice, probe_output
 from . import options as check
 from .options import Options
 
@@ -50,6 +49,9 @@ _HUGE_WANTED = 0.9  # share of the huge pages asked for with which a chase is on
 _MOST_OF_MEMORY = 0.8
 _ON_TOUR = ("latency", "bandwidth")
 _LEAST_VISIT_S = 0.06  # of measuring
+_LEAST_POINT_S = 0.15  # of a delay and mix
+# Of a configured memory timing: it has no noise, and 1 s of four busy CPUs takes minutes.
+_MODEL_S = {"latency": 0.1, "loaded": 0.1, "bandwidth": 0.02}
 # For estimates: to move to another cell and prove its placement twice; to warm up for a point.
 _VISIT_S, _SETTLE_S = 0.05, 0.02
 _START_S = 0.3  # a trial's start and end
@@ -66,15 +68,7 @@ def find(options: Options) -> ToolRecord:
     A probe that is there already is used when the option ``path`` or NUMALAB_PROBE names it.
     Raises Fault when the named one is not a probe, there is no compiler, or compiling fails.
     """
-    named = options.get("path") or os.environ.get("NUMALAB_PROBE")
-    path = str(named or probe_build.build(probe_build.cache_folder()))
-    said = check.answer(path, "--version").split()
-    if said[:2] != ["numalab", "probe"] or len(said) != 3:
-        raise Fault(f"{path} is not numalab's probe", "unset NUMALAB_PROBE to build it")
-    facts = {"sha256": hashlib.sha256(kernel.read_bytes(path)).hexdigest()}
-    carried = probe_build.CARRIED in os.path.basename(path)
-    facts["made"] = "named" if named else probe_build.CARRIED if carried else "compiled here"
-    return ToolRecord("probe", said[2], os.path.abspath(path), facts=facts)
+    return compiled.find(PROGRAM, options.get("path"))
 
 
 class Probe(Driver):
@@ -121,6 +115,8 @@ class Probe(Driver):
             out["repeat"] = check.whole("repeat", options.get("repeat", 10), 2, 10000)
         else:
             out["seconds"] = check.seconds("seconds", options.get("seconds", 2))
+            if host.timed:
+                out["seconds"] = min(out["seconds"], _MODEL_S[mode])
         if "tour_s" in options and mode in _ON_TOUR:
             out["tour_s"] = check.seconds("tour_s", options["tour_s"])
         if mode == "loaded":
@@ -129,6 +125,9 @@ class Probe(Driver):
         if mode in ("loaded", "bandwidth"):
             mixes = check.several("mixes", options.get("mixes", ["reads"]))
             out["mixes"] = [check.choice("mixes", mix, probe_output.MIXES) for mix in mixes]
+        if mode == "loaded" and not host.timed:
+            points = len(out["delays"]) * len(out["mixes"])
+            out["seconds"] = max(out["seconds"], round(_LEAST_POINT_S * points, 3))
         # Only the caches of the measuring CPU matter to the chase of an idle host.
         measuring = cpulist.format(numbers[:1]) if mode == "latency" else cpus
         name = "array" if mode == "stream" else "bytes"
@@ -177,7 +176,7 @@ class Probe(Driver):
             warmup = 3 * size / (_TOUCH_BYTES_S * helpers)
         else:
             points = len(options.get("delays") or [0]) * len(options.get("mixes") or [0])
-            measure = max(options["seconds"], 0.15 * points) + 0.1 * points
+            measure = options["seconds"] + 0.1 * points
             warmup = size / _TOUCH_BYTES_S
             if mode != "bandwidth":
                 warmup += size / 64 * 25e-9 + 0.5
@@ -189,8 +188,8 @@ class Probe(Driver):
 
     def on_tour(self, cells: Sequence[Cell]) -> Tuple[List[Cell], Timing]:
         """Return the cells with their part of ``tour_s``, or ``seconds`` where that is less."""
-        each = cells[0].options["tour_s"] / len(cells)
-        each = max(_LEAST_VISIT_S, min(cells[0].options["seconds"], each))
+        each = max(_LEAST_VISIT_S, cells[0].options["tour_s"] / len(cells))
+        each = min(cells[0].options["seconds"], each)
         points = len(cells[0].options.get("mixes") or ["anywhere", "within the TLB's reach"])
         measure = max(each, 0.03 * points) + _SETTLE_S * points + _VISIT_S
         timing = Timing(0.0, 0.0, round(measure, 3), round(measure, 3))
@@ -308,7 +307,7 @@ def _size(
     if times:
         size = int(float(times[1]) * outer) if outer else _CACHES_UNKNOWN
         size = max(size, check.HIDDEN_CACHE if caches.hidden else 0)
-        size = -(-size // unit) * unit if size >= 64 * _MIB else size
+        size = -(-size // unit) * unit if size >= min(64 * _MIB, unit) else size
     else:
         size = check.size(name, asked, also=", or 4x-llc")
     why = reason("size-asked-for", asked=asked)

@@ -1,0 +1,264 @@
+"""numalab-load started against a server, and its output read.
+
+How a trial uses it::
+
+    found = client.find()                                    # once, on the host under test
+    words = client.command_line(found.path, "unix:web.sock", "/page?user=#1000#", connections=16,
+                                threads=1, rate=500.0, lead_s=3, time_s=10, seed=1)
+    one = client.HttpLoad(server, words, 1, 3, 10, cpus, there)
+    records = client.parse(one.run()["text"])                # what a driver's parse_client returns
+    client.figures(run, records)                             # run: the record of this run
+
+The program starts in the server's data directory, so that a unix socket may have a relative name.
+
+Records (the program prints them as JSON, a line each, and they are what it printed):
+
+- ``setup``: ``version``, ``mode`` (open, closed), ``rate`` (1/s; 0: closed), ``connections``,
+  ``threads``, ``lead_s``, ``time_s``, ``timeout_s``, ``seed``, ``request``
+- ``report``, one each second: ``t_s`` since the start of the lead, ``requests`` (1/s), ``errors``,
+  and ``latency_p99_ms`` where anything was answered
+- ``measured``: ``t_s``: the lead ended
+- ``result``: ``name`` and ``value`` (see RESULTS), of the measured time alone
+- ``histogram``: ``ms`` (upper edge of the bucket, at most 0.1 % above its lower one), ``count``
+- ``failure``: ``text``, as of other clients; ``incomplete``: it ended before its results
+
+Open loop: every request whose intended send time lies in the measured time is counted, also when it
+was sent later because all connections were busy. Closed loop: what was answered in that time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ... import compiled
+from ...contract import Record, ToolRecord
+from ...errors import ParseError
+from ..client import Client
+from . import PROGRAM
+
+NAME = "numalab-load"
+TIMEOUT_S = 10.0  # for an answer; below client.GRACE_S, as the last may begin at the very end
+RESULTS: Mapping[str, str] = {  # each name: its unit
+    "requests": "count",  # answered by 2xx
+    "requests_per_second": "1/s",
+    "elapsed": "s",  # from the end of the lead to the last answer that counts
+    "errors": "count",  # all of the next five
+    "errors_status": "count",  # answers that are not 2xx
+    "errors_protocol": "count",  # what is no answer of HTTP/1.1
+    "errors_reset": "count",  # connections that ended before the answer did
+    "errors_timeout": "count",
+    "errors_connect": "count",  # connections that could not be made again
+    "reconnects": "count",  # the server closed a connection between two answers: no error
+    "latency_avg": "ms",  # of answers by 2xx, from the intended send time on
+    "latency_min": "ms",
+    "latency_p50": "ms",
+    "latency_p90": "ms",
+    "latency_p99": "ms",
+    "latency_p999": "ms",
+    "latency_max": "ms",
+    "schedule_lag_avg": "ms",  # from the intended to the real send time (0 in a closed loop)
+    "schedule_lag_max": "ms",
+    "bytes": "bytes",  # of answers, headers included
+    "client_cpu": "s",  # of the whole program, while it measured
+    "busiest_thread": "1",  # the highest share of one CPU that a thread of it used
+}
+_PERCENTILES = ("latency_p50", "latency_p90", "latency_p99", "latency_p999")
+_LATENCIES = ("latency_avg", "latency_min", *_PERCENTILES, "latency_max")
+_NUMBER = (int, float)
+_KEYS: Mapping[str, Mapping[str, Any]] = {  # of each kind of record: its keys and their types
+    "setup": {
+        "version": str, "mode": str, "rate": _NUMBER, "connections": int, "threads": int,
+        "lead_s": _NUMBER, "time_s": _NUMBER, "timeout_s": _NUMBER, "seed": int, "request": str,
+    },
+    "report": {"t_s": _NUMBER, "requests": int, "errors": int, "latency_p99_ms": _NUMBER},
+    "measured": {"t_s": _NUMBER},
+    "result": {"name": str, "value": _NUMBER},
+    "histogram": {"ms": _NUMBER, "count": int},
+}  # fmt: skip
+_MAY_LACK = {"latency_p99_ms"}
+
+Figure = Tuple[str, Optional[float], str]  # metric, value, unit
+
+
+class HttpLoad(Client):
+    """A run of numalab-load, its warm-up (lead) first."""
+
+    program = NAME
+    checkpoint = b'"kind":"measured"'
+    complaints = (f"{NAME}:",)
+
+
+def find(named: Optional[str] = None) -> ToolRecord:
+    """Return the program, built when that has not been done yet; see ``compiled.find``.
+
+    ``named``, or NUMALAB_LOAD, is the path of one that is there already.
+    """
+    return compiled.find(PROGRAM, named)
+
+
+def command_line(
+    program: str,
+    to: str,
+    request: str,
+    *,
+    connections: int,
+    threads: int,
+    rate: float,
+    lead_s: float,
+    time_s: float,
+    seed: int = 1,
+    timeout_s: float = TIMEOUT_S,
+) -> List[str]:
+    """Return the command line of a run.
+
+    ``to`` is ``unix:PATH`` or ``HOST:PORT``, ``request`` what is asked for by GET, in which
+    ``#N#`` becomes a random whole number below N. ``rate`` is in requests a second, 0 for a closed
+    loop of all connections. The program refuses what it cannot use, with a message.
+    """
+    return [
+        program, "--to", to, "--request", request, "--connections", str(connections),
+        "--threads", str(threads), "--rate", f"{rate:.10g}", "--lead-s", f"{lead_s:g}",
+        "--time-s", f"{time_s:g}", "--timeout-s", f"{timeout_s:g}", "--seed", str(seed),
+    ]  # fmt: skip
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def parse(text: str) -> List[Record]:
+    """Return the records of a run's output; ParseError for a line that it does not print.
+
+    A run that failed gives ``failure`` records, one that ended early a record ``incomplete``.
+    """
+    out: List[Record] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(f"{NAME}:"):
+            said = line[len(NAME) + 1 :].strip()
+            out.append({"kind": "failure", "level": "error", "code": None, "text": said})
+        elif line.strip():
+            out.append(_record(number, line))
+    order = [one["kind"] for one in out if one["kind"] != "failure"]
+    if not out:
+        raise ParseError(NAME, 0, "", "it is empty")
+    if order and (order[0] != "setup" or order.count("setup") != 1):
+        raise ParseError(NAME, 0, "", "it does not begin with its setup, once")
+    results = results_of(out)
+    if set(results) == set(RESULTS):
+        _agree(out, results)
+    elif results and not any(one["kind"] == "failure" for one in out):
+        missing = sorted(set(RESULTS) - set(results))[0]
+        raise ParseError(NAME, 0, "", f"the result {missing} is missing: cut short?")
+    elif not results and not any(one["kind"] == "failure" for one in out):
+        out.append({"kind": "incomplete", "reason": "the output ends before the results"})
+    return out
+
+
+def _record(number: int, line: str) -> Record:
+    """Return the record of a line, with exactly the keys of its kind."""
+    try:
+        record: Record = json.loads(line)
+        keys = _KEYS[record["kind"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ParseError(NAME, number, line, "this is not a line of its own") from None
+    for key, kind in keys.items():
+        value = record.get(key)
+        if key not in record and key in _MAY_LACK:
+            continue
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ParseError(NAME, number, line, f"{key} is missing or of another type")
+        if kind is not str and not (math.isfinite(value) and value >= 0):
+            raise ParseError(NAME, number, line, f"{key} is not a finite number from 0 on")
+    unknown = sorted(set(record) - set(keys) - {"kind"})
+    if unknown:
+        raise ParseError(NAME, number, line, f"{unknown[0]} is not known here")
+    if record["kind"] == "result" and record["name"] not in RESULTS:
+        raise ParseError(NAME, number, line, f"the result {record['name']} is not known here")
+    return record
+
+
+def _agree(records: Sequence[Record], results: Mapping[str, float]) -> None:
+    """Raise ParseError where numbers that depend on each other do not agree."""
+    kinds = [one["kind"] for one in records]
+    buckets = [one for one in records if one["kind"] == "histogram"]
+    counted = sum(one["count"] for one in buckets)
+    errors = sum(value for name, value in results.items() if name.startswith("errors_"))
+    rate = results["requests"] / results["elapsed"] if results["elapsed"] else 0.0
+    wrong = ""
+    if kinds.count("measured") != 1 or kinds.count("result") != len(RESULTS):
+        wrong = "a result, or the end of the lead, stands there more than once, or not at all"
+    elif counted != results["requests"]:
+        wrong = f"the histogram counts {counted} requests, the result {results['requests']}"
+    elif errors != results["errors"]:
+        wrong = "the errors are not their sum"
+    elif abs(rate - results["requests_per_second"]) > 1e-3 * rate:
+        wrong = "requests and time do not give the requests per second"
+    elif counted:
+        for name in _PERCENTILES:
+            told, share = results[name], float(f"0.{name[9:]}")
+            if percentile(buckets, share) != told:
+                wrong = f"the histogram gives another {name}"
+    if wrong:
+        raise ParseError(NAME, 0, "", wrong)
+
+
+def results_of(records: Sequence[Record]) -> Dict[str, float]:
+    """Return the results among a run's records, by name."""
+    return {one["name"]: one["value"] for one in records if one["kind"] == "result"}
+
+
+def percentile(buckets: Sequence[Record], share: float) -> Optional[float]:
+    """Return the upper edge (ms) of the bucket that holds a quantile; None when all are empty.
+
+    ``buckets`` may be those of several clients: so is the percentile of all instances of a cell
+    made.
+    """
+    total, seen = sum(one["count"] for one in buckets), 0
+    for one in sorted(buckets, key=lambda bucket: float(bucket["ms"])):
+        seen += one["count"]
+        # Rounded as the program does: 0.999 * 1000 is not 999 exactly.
+        if one["count"] and seen >= math.ceil(round(share * total, 6)):
+            return float(one["ms"])
+    return None
+
+
+def figures(run: Record, own: Sequence[Record]) -> List[Figure]:
+    """Return the metrics of a run of the client, ``own`` being its records; None what is unknown.
+
+    A closed loop gives ``saturation_requests_per_second``, ``saturation_latency_avg`` and
+    ``saturation_errors``; an open one ``requests_per_second``, the latencies, ``errors``,
+    ``schedule_lag_avg``, and what the client itself used. What servers used is the driver's.
+    """
+    results = results_of(own)
+    get = results.get
+    answered = get("requests") or None  # a latency of nothing is unknown, not 0
+    latencies = {name: get(name) if answered else None for name in _LATENCIES}
+    if rate_of(own) == 0:
+        return [
+            ("saturation_requests_per_second", get("requests_per_second"), "1/s"),
+            ("saturation_latency_avg", latencies["latency_avg"], "ms"),
+            ("saturation_errors", get("errors"), "count"),
+        ]
+    cpu_s = run["client_cpu_s"]
+    return [
+        ("requests_per_second", get("requests_per_second"), "1/s"),
+        *((name, latencies[name], "ms") for name in _LATENCIES if name != "latency_min"),
+        ("errors", get("errors"), "count"),
+        ("schedule_lag_avg", get("schedule_lag_avg"), "ms"),
+        ("client_cpu_time", cpu_s, "s"),
+        ("client_cpu_per_request", cpu_s * 1e6 / answered if answered else None, "µs"),
+    ]
+
+
+def rate_of(records: Sequence[Record]) -> Optional[float]:
+    """Return the rate that was asked for (1/s; 0: a closed loop); None where it did not start."""
+    return next((float(one["rate"]) for one in records if one["kind"] == "setup"), None)
+
+
+def busiest(records: Sequence[Record]) -> float:
+    """Return the highest share of one CPU that a thread of the client used: above 0.9 it was
+
+    the limit, however many CPUs it had (a client of one thread uses no second one).
+    """
+    return results_of(records).get("busiest_thread", 0.0)
