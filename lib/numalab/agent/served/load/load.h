@@ -92,7 +92,8 @@ enum failure { FAILED_STATUS, FAILED_PROTOCOL, FAILED_RESET, FAILED_TIMEOUT, FAI
 struct tally {
     struct histogram latency;
     uint64_t errors[FAILURES], reconnects, bytes;
-    int64_t lag_sum, lag_most, last; /* last: when the last answer came */
+    uint64_t answered; /* in the measured time, whenever they were due */
+    int64_t lag_sum, lag_most;
 };
 
 struct worker {

@@ -102,8 +102,7 @@ static struct tally *merged(const struct worker *workers, int count, double *bus
         all->lag_sum += t->lag_sum;
         if (t->lag_most > all->lag_most)
             all->lag_most = t->lag_most;
-        if (t->last > all->last)
-            all->last = t->last;
+        all->answered += t->answered;
         if (workers[i].busy > *busiest)
             *busiest = workers[i].busy;
     }
@@ -116,11 +115,9 @@ static void print_results(const struct worker *workers, int count, int64_t cpu) 
     const struct histogram *h = &t->latency;
     uint64_t errors = 0;
     double answers = h->count ? (double)h->count : 1;
-    int64_t end = t->last > workers->ends ? t->last : workers->ends;
-    double elapsed = (double)(end - workers->measures) / (double)SECOND;
     print_result("requests", (double)h->count);
-    print_result("requests_per_second", (double)h->count / elapsed);
-    print_result("elapsed", elapsed);
+    print_result("answered", (double)t->answered);
+    print_result("requests_per_second", (double)t->answered / workers->options->time_s);
     for (int kind = 0; kind < FAILURES; kind++) {
         char name[32];
         snprintf(name, sizeof name, "errors_%s", FAILURE_NAMES[kind]);

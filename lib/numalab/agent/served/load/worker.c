@@ -75,8 +75,9 @@ static void count_answer(struct worker *w, int64_t due, int64_t since, int64_t n
         t->lag_sum += since - due;
         if (since - due > t->lag_most)
             t->lag_most = since - due;
-        t->last = now;
     }
+    if (now >= w->measures && now < w->ends)
+        w->measured.answered++;
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -86,11 +87,6 @@ static void count_failure(struct worker *w, enum failure kind, int64_t due, int6
     if (counts(w, due, now))
         w->measured.errors[kind]++;
     pthread_mutex_unlock(&w->lock);
-}
-
-static void count_bytes(struct worker *w, size_t bytes, int64_t now) {
-    if (now >= w->measures)
-        w->measured.bytes += bytes;
 }
 
 /* --- connections --- */
@@ -190,7 +186,7 @@ static uint64_t random_below(struct loop *l, uint64_t most) {
     l->random ^= l->random << 13; /* xorshift64 */
     l->random ^= l->random >> 7;
     l->random ^= l->random << 17;
-    return (uint64_t)(((unsigned __int128)l->random * most) >> 64);
+    return ((l->random >> 32) * most) >> 32; /* most is below 2^30 */
 }
 
 static size_t request_room(const struct options *o) {
@@ -276,7 +272,8 @@ static void read_on(struct worker *w, struct connection *c) {
             answered(w, c);
             return;
         }
-        count_bytes(w, (size_t)size, c->due);
+        if (c->since >= w->measures)
+            w->measured.bytes += (size_t)size;
         size_t taken = answer_read(&c->answer, w->loop->input, (size_t)size);
         if (c->answer.part == BAD || taken < (size_t)size) {
             failed(w, c, FAILED_PROTOCOL); /* what follows an answer was not asked for */
