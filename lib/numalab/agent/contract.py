@@ -195,6 +195,7 @@ class Host:
     available_bytes: Optional[int]
     problems: Tuple[Reason, ...] = ()
     client: Optional[ClientCpus] = None  # whose CPUs are no longer `allowed` in `cpus`
+    timed: bool = False  # emulated with a configured memory timing: its seconds are a model's
 
     @functools.cached_property
     def node(self) -> Dict[int, Node]:

@@ -61,6 +61,12 @@ def configuration(root: str = "/") -> Dict[str, str]:
     return {key: value for key, _, value in pairs if key != "counters"}
 
 
+def cache_bytes(root: str = "/") -> Dict[int, int]:
+    """Return the sizes of the model's caches by level, {} without a model."""
+    words = configuration(root)
+    return {n: int(words[f"l{n}"].split("/")[0]) << 10 for n in (1, 2, 3) if f"l{n}" in words}
+
+
 def switch(on: bool, root: str = "/") -> None:
     """Let the model drive the host's clock, or not; without a model nothing is done.
 

@@ -28,6 +28,7 @@ from typing import (
 )
 
 from .. import cpulist, kernel
+from ..collectors import memory_model
 from ..contract import Allowed, Cache, Cpu, Host, HugePagePool, Node, PciDevice, Reason, reason
 from ..errors import Fault
 from ..kernel import CPUS, NODES
@@ -36,6 +37,7 @@ from . import cgroup, processor
 _PCI = "sys/bus/pci/devices"
 _TIERS = "sys/devices/virtual/memory_tiering"
 _WEIGHTS = "sys/kernel/mm/mempolicy/weighted_interleave"
+_OF_A_CPU = ((1, "Data"), (2, "Unified"))  # caches of the memory model
 
 Problems = List[Reason]
 
@@ -63,7 +65,9 @@ def read(root: str = "/") -> Host:
     meminfo = kernel.meminfo(kernel.read_text(f"{root}/proc/meminfo"))
     nodes, node_of = _nodes(root, online, meminfo, problems)
     levels = _levels(root, sorted(online), problems)
-    caches = _caches(root, sorted(online), levels["core"], problems)
+    caches = _modelled_caches(root, nodes) or _caches(
+        root, sorted(online), levels["core"], problems
+    )
     allowed = _allowed(root, online, {node.number for node in nodes})
     _compare_memory(nodes, meminfo, problems)
     allowed_nodes = set(cpulist.parse(allowed.nodes))
@@ -80,6 +84,7 @@ def read(root: str = "/") -> Host:
         offline=cpulist.format(numbers - online),
         possible=kernel.read_text(f"{root}/{CPUS}/possible"),
         available_bytes=meminfo.get("MemAvailable"), problems=tuple(problems),
+        timed=bool(memory_model.configuration(root)),
     )  # fmt: skip
 
 
@@ -448,6 +453,17 @@ def _caches(
     if modules:
         problems.append(reason("modules-as-cores"))
     return tuple(found[key] for key in sorted(found, key=lambda key: (*key[:2], min(key[2]))))
+
+
+def _modelled_caches(root: str, nodes: Sequence[Node]) -> Tuple[Cache, ...]:
+    """Those of a configured memory timing; what the processor says of its own is not modelled.
+
+    Two levels belong to a CPU each, the third to a node.
+    """
+    sizes = memory_model.cache_bytes(root)
+    cpus = [str(cpu) for node in nodes for cpu in cpulist.parse(node.cpus)]
+    own = [Cache(n, kind, sizes[n], cpu) for n, kind in _OF_A_CPU for cpu in cpus if sizes]
+    return (*own, *(Cache(3, "Unified", sizes[3], node.cpus) for node in nodes if sizes))
 
 
 # --- devices ----------------------------------------------------------------------------------

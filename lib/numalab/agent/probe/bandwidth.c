@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 static const size_t BLOCK = 16 * 1024; /* bytes of each stream between two looks at the clock */
-static const double SETTLE_S = 0.02;
+static const double SETTLE_S = 0.02, LEAST_SAMPLE_S = 0.001; /* a sample's settling is no longer */
 
 struct count {
     _Alignas(LINE) atomic_ullong bytes;
@@ -60,7 +60,7 @@ static void run_mix(void *context, int index) {
         if (index != 0)
             continue;
         double clock = now(), took = clock - started;
-        if (took < (sample < 0 ? SETTLE_S : b.sample_s))
+        if (took < (sample < 0 && SETTLE_S < b.sample_s ? SETTLE_S : b.sample_s))
             continue;
         unsigned long long sum = total();
         if (sample >= 0)
@@ -92,7 +92,7 @@ static void prepare(struct run *run) {
         die(EXIT_MEMORY, "not enough memory for the counters of %d threads", b.team->size);
     double each = o->seconds / o->mix_count;
     b.samples = each >= 1 ? 10 : each >= 0.3 ? 5 : 3;
-    b.sample_s = each / b.samples > 0.01 ? each / b.samples : 0.01;
+    b.sample_s = each / b.samples > LEAST_SAMPLE_S ? each / b.samples : LEAST_SAMPLE_S;
     b.gbs = allocate((size_t)b.samples, sizeof *b.gbs);
     if (!made) {
         team_run(b.team, first_touch, NULL);

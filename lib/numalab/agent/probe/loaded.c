@@ -13,7 +13,7 @@
 #include <time.h>
 
 enum { SAMPLES = 3, STEP_LINES = 8 };
-static const double SETTLE_S = 0.02;
+static const double SETTLE_S = 0.02, LEAST_SAMPLE_S = 0.001; /* a sample's settling is no longer */
 
 struct count {
     _Alignas(LINE) atomic_ullong bytes;
@@ -112,7 +112,7 @@ static void chase_all(void) {
         atomic_store_explicit(&d.mix, i / d.options->delay_count, memory_order_relaxed);
         atomic_store_explicit(&d.delay, d.options->delays[i % d.options->delay_count],
                               memory_order_relaxed);
-        double settled = now() + SETTLE_S;
+        double settled = now() + (d.sample_s < SETTLE_S ? d.sample_s : SETTLE_S);
         while (now() < settled)
             chase_time(&d.chase, 1024);
         size_t steps = chase_steps(&d.chase, d.sample_s);
@@ -156,8 +156,8 @@ static void prepare(struct run *run) {
     for (int i = 0; i < d.team->size; i++)
         atomic_init(&d.counts[i].bytes, 0);
     d.sample_s = o->seconds / (o->mix_count * o->delay_count) / SAMPLES;
-    if (d.sample_s < 0.05)
-        d.sample_s = 0.05;
+    if (d.sample_s < LEAST_SAMPLE_S)
+        d.sample_s = LEAST_SAMPLE_S;
     team_run(d.team, first_touch, NULL);
     chase_build(&d.chase, &run->buffers[0], o->stride);
     double began = now();
