@@ -13,7 +13,7 @@ from numalab.show import escape
 
 MISSING = "–"
 Source = str | tuple[str, str, str]
-_CAPITALS = frozenset({"cpu", "ipc", "tlb"})
+_CAPITALS = frozenset({"cpu", "gc", "ipc", "jit", "tlb"})
 
 
 def plain(metric: str) -> str:

@@ -22,6 +22,7 @@ from numalab.show.charts import bindings, curves, instances, matrix, placement, 
 
 MEASURE = "measure"
 _CURVE = 3  # points: two make no curve
+SERVED = ("requests", "transactions", "queries")  # what a load's throughput may count
 _MOST_ALIKE = 4  # remarks of one kind on a plan; more are counted
 
 # The layouts of the binding ``cores`` as curves: how the cores are taken, one after the other.
@@ -320,6 +321,43 @@ class View:
         ]
         rows = worded(rows).with_columns(point=pl.Series(points, dtype=pl.String))
         return self._marked(instances.instances(rows, metrics, labels))
+
+    def throughput_latency(self) -> Shown:
+        """Draw mean latency against what was served a second, a curve per binding."""
+        names = set(self.run.measurements["metric"])
+        what = next((one for one in SERVED if f"{one}_per_second" in names), SERVED[0])
+        rows = self._series("latency_avg", f"{what}_per_second", "saturation_latency_avg",
+                            f"saturation_{what}_per_second")  # fmt: skip
+        if isinstance(rows, Text):
+            return rows
+        return self._marked(curves.throughput_latency(rows, what))
+
+    def tail(self) -> Shown:
+        """Draw the percentiles of latency up to the slowest requests, a curve per binding."""
+        rows = self._series(*curves.PERCENTILES)
+        return rows if isinstance(rows, Text) else self._marked(curves.tail(rows))
+
+    def _series(self, *metrics: str) -> pl.DataFrame | Text:
+        """Rows of metrics in the plan's order, with a column ``series``; cells at several rates
+        share one.
+        """
+        rows = self.run.measurements.filter(
+            pl.col("metric").is_in(metrics) & (pl.col("role") != CONTROL)
+            & (pl.col("grade") != ERROR) & pl.col("value").is_not_null()
+        )  # fmt: skip
+        if rows.is_empty():
+            return self._rows(metrics[0])
+        plain = {resolve.key(cell): cell.label for cell in self._cells() if not cell.sweep}
+        rate = {
+            cell.id: plain.get(resolve.key(cell), cell.label)
+            for cell in self._cells()
+            if cell.sweep and cell.sweep.option == "rate"
+        }
+        order = {cell: place for place, cell in enumerate(self.run.cells)}
+        rows = rows.sort(pl.col("cell").replace_strict(order, return_dtype=pl.Int64))
+        names = [escape.line(rate.get(cell, label)) for cell, label in
+                 rows.select("cell", pl.coalesce("label", "cell")).iter_rows()]  # fmt: skip
+        return worded(rows).with_columns(series=pl.Series(names, dtype=pl.String))
 
     def matrix(self, metric: str, point: str = "") -> Shown:
         """Draw a metric by CPU node and memory node as an annotated heat map."""

@@ -14,7 +14,7 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from numalab.agent.contract import CONTROL, ERROR, GRADES, UNVERIFIED
 from numalab.agent.errors import Fault
@@ -168,42 +168,145 @@ def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
     rows = measurements.filter(
         pl.col("metric").is_in(["loaded_latency", "loaded_bandwidth"]) & (pl.col("role") != CONTROL)
     )
-    summary = evidence.summarise(rows).filter(pl.col("mean").is_not_null())
-    both = summary.filter(pl.col("metric") == "loaded_latency").join(
-        summary.filter(pl.col("metric") == "loaded_bandwidth"),
-        on=["run", "cell", "tool", "point"],
-        suffix="_moved",
-    )
+    both = _paired(rows, "loaded_latency", "loaded_bandwidth")
     if both.is_empty():
         raise Fault(
             "no point has both a loaded latency and its bandwidth",
             "measure latency under load first (experiment latency)",
         )
-    blocks = rows["block"].n_unique()
     mix = pl.col("point").str.extract(r"^(\S+) delay=")
-    both = both.with_columns(pl.coalesce("label", "cell"), mix=mix)
+    both = both.with_columns(series=pl.coalesce("label", "cell"), mix=mix)
     if both["mix"].n_unique() > 1:
-        both = both.with_columns(pl.concat_str("label", "mix", separator=", ", ignore_nulls=True))
-    both = both.sort("label")
-    families = _families(both, "label")
+        both = both.with_columns(
+            series=pl.concat_str("series", "mix", separator=", ", ignore_nulls=True)
+        )
+    both = both.sort("x", descending=True, nulls_last=True)
+    families = _families(both.sort("series"), "series")
+
+    def paint(figure: FigureBase) -> None:
+        axes = _draw_pairs(figure, both, families, rows["block"].n_unique())
+        axes.set_xlim(0, None)
+        _from_zero(axes, "bandwidth moved meanwhile (GB/s)", "latency under load (ns)")
+        style.title(figure, "Latency under load")
+
+    return style.Picture(3.5, paint)
+
+
+def throughput_latency(measurements: pl.DataFrame, what: str = "requests") -> style.Picture:
+    """Draw mean latency (ms) against ``what`` a second: a curve per cell, its points its loads.
+
+    An open point is of a constant rate (``WHAT_per_second``, ``latency_avg``), the full one of
+    saturation (both with ``saturation_`` before). The rows carry a column ``series``, the curve's
+    name: cells at several rates share one. The axis of latency is logarithmic. Raises Fault where
+    no cell has both metrics of either load.
+    """
+    rows = measurements.filter((pl.col("role") != CONTROL) & (pl.col("point") == ""))
+    loads = [
+        _paired(rows, f"{load}latency_avg", f"{load}{what}_per_second").with_columns(
+            solid=pl.lit(load != "")
+        )
+        for load in ("", "saturation_")
+    ]
+    both = pl.concat(loads).join(rows.select("cell", "series").unique(), on="cell")
+    if both.is_empty():
+        raise Fault(f"no cell has both {what} per second and their latency",
+                    "see the grades in the run's journal")  # fmt: skip
+    both = both.sort("mean_moved")
+    families = _families(rows, "series")  # in the plan's order: a curve's look is always the same
+
+    def paint(figure: FigureBase) -> None:
+        axes = _draw_pairs(figure, both, families, rows["block"].n_unique(), _LOADS)
+        axes.set_xlim(0, None)
+        axes.xaxis.set_major_formatter(style.thousands())
+        axes.set_xlabel(f"{what} per second")
+        _log_latency(axes, "mean latency (ms)")
+        style.title(figure, f"Latency against {what} per second")
+
+    return style.Picture(3.5, paint)
+
+
+_LOADS = "open: at the constant rate; full: saturated"
+
+
+def _paired(rows: pl.DataFrame, metric: str, by: str) -> pl.DataFrame:
+    """The means of a metric with those of another of the same cell and point, ``…_moved``."""
+    means = evidence.summarise(rows).filter(pl.col("mean").is_not_null())
+    return means.filter(pl.col("metric") == metric).join(
+        means.filter(pl.col("metric") == by), on=["run", "cell", "tool", "point"], suffix="_moved"
+    )
+
+
+def _draw_pairs(
+    figure: FigureBase, both: pl.DataFrame, families: Mapping[str, str], blocks: int, note: str = ""
+) -> Axes:
+    """Draw pairs of ``_paired`` as a curve for each ``series``; those not ``solid`` are open."""
+    axes: Axes = figure.subplots()
+    looks = looks_of(families)
+    for name, look in looks.items():
+        curve = both.filter(pl.col("series") == name)
+        axes.errorbar(
+            curve["mean_moved"], curve["mean"], xerr=_arms(curve, blocks, "_moved"),
+            yerr=_arms(curve, blocks), **_EDGE, **look,
+        )  # fmt: skip
+        if "solid" in curve.columns:
+            hollow = curve.filter(~pl.col("solid"))
+            axes.plot(hollow["mean_moved"], hollow["mean"], zorder=4, markerfacecolor="white",
+                      **{**look, "linestyle": "none"})  # fmt: skip
+    style.beside(axes, key(families, looks))
+    style.foot(figure, note=" · ".join(filter(None, (note, style.few(blocks)))))
+    return axes
+
+
+PERCENTILES = {"latency_p50": 0.5, "latency_p90": 0.9, "latency_p99": 0.99, "latency_p999": 0.999}
+
+
+def tail(measurements: pl.DataFrame) -> style.Picture:
+    """Draw the latency (ms) that so many requests stay below, from half of them to 99.9 %.
+
+    The x axis is logarithmic in what is left, 1 - p, so that the rare slow requests have room. The
+    rows are those of ``PERCENTILES``, with a column ``series`` that names the curve of each cell.
+    Raises Fault without a value.
+    """
+    rows = measurements.filter((pl.col("role") != CONTROL) & (pl.col("point") == ""))
+    means = evidence.summarise(rows, list(PERCENTILES)).filter(pl.col("mean").is_not_null())
+    if means.is_empty():
+        raise Fault("no usable percentile of latency", "see the grades in the run's journal")
+    means = means.join(rows.select("cell", "series").unique(), on="cell").with_columns(
+        left=1 - pl.col("metric").replace_strict(PERCENTILES, return_dtype=pl.Float64)
+    )
+    means = means.sort("left", descending=True)
+    blocks = rows["block"].n_unique()
+    families = _families(rows, "series")
     looks = looks_of(families)
 
     def paint(figure: FigureBase) -> None:
         axes = figure.subplots()
-        for name, look in looks.items():
-            curve = both.filter(pl.col("label") == name)
-            curve = curve.sort("x", descending=True, nulls_last=True)
-            axes.errorbar(
-                curve["mean_moved"], curve["mean"], xerr=_arms(curve, blocks, "_moved"),
-                yerr=_arms(curve, blocks), **_EDGE, **look,
-            )  # fmt: skip
-        axes.set_xlim(0, None)
-        _from_zero(axes, "bandwidth moved meanwhile (GB/s)", "latency under load (ns)")
-        style.title(figure, "Latency under load")
+        for number, (name, look) in enumerate(looks.items()):
+            aside = 1 + 0.03 * (number - (len(looks) - 1) / 2)  # so that intervals stand apart
+            curve = means.filter(pl.col("series") == name).with_columns(pl.col("left") * aside)
+            axes.errorbar(curve["left"], curve["mean"], yerr=_arms(curve, blocks), **_EDGE, **look)
+        axes.set_xscale("log")
+        axes.set_xlim(0.8, 0.0006)
+        axes.set_xticks([1 - share for share in PERCENTILES.values()],
+                        [f"{100 * share:g} %" for share in PERCENTILES.values()])  # fmt: skip
+        axes.xaxis.minorticks_off()
+        axes.set_xlabel("share of the requests that are faster")
+        _log_latency(axes, "latency (ms)")
+        style.title(figure, "Latency, from the usual request to the slowest")
         style.beside(axes, key(families, looks))
         style.foot(figure, note=style.few(blocks))
 
     return style.Picture(3.5, paint)
+
+
+def _log_latency(axes: Axes, label: str) -> None:
+    """Make the y axis a logarithmic one with numbers that a reader can read."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(style.thousands())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(f"{label}, logarithmic")
+    axes.grid()
 
 
 def _from_zero(axes: Axes, xlabel: str, ylabel: str) -> None:

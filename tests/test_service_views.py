@@ -1,0 +1,137 @@
+"""What a run of a service shows: its curves, its instances, its tables, its recommendation."""
+
+import polars as pl
+import pytest
+
+import service_frames
+from numalab.agent.errors import Fault
+from numalab.show import view as notebook
+from numalab.show.charts import curves
+from test_charts import assert_no_overlap, assert_publishable, offsets, texts
+
+SATURATED = service_frames.SATURATED
+PER_INSTANCE = ("instance_requests", "server_cpu_time", "gc_time")
+
+
+def key(figure):
+    return [text.get_text() for text in figure.figure.axes[0].get_legend().get_texts()]
+
+
+def lines(figure):
+    """The curves by the names of the key: label, then their points."""
+    axes = figure.figure.axes[0]
+    return {
+        name: box.lines[0].get_xydata().tolist()
+        for name, box in zip(key(figure), axes.containers, strict=True)
+    }
+
+
+# ---------------------------------------------------------------- throughput against latency
+
+
+def test_each_binding_is_a_curve_from_the_constant_rate_to_saturation():
+    run = service_frames.run(noise=0.0)
+    figure = notebook.View(run).throughput_latency()
+    found = lines(figure)
+    assert list(found) == [
+        "unbound", "interleave unbound", "2 instances, one per node", "2 instances, unbound",
+        "2 instances, each over all nodes", "unbound, use_numa=on", "unbound, balancer=none",
+    ]  # fmt: skip
+    assert found["2 instances, one per node"] == [
+        pytest.approx([2000, 5e3 / 8000]), pytest.approx([8000, 64e3 / 8000]),
+    ]  # fmt: skip
+    axes = figure.figure.axes[0]
+    assert axes.get_yscale() == "log" and axes.get_xlim()[0] == 0
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == len(found) and all(line.get_xdata()[0] == 2000 for line in hollow)
+    assert any("open: at the constant rate" in text for text in texts(figure))
+    assert_publishable(figure)
+    assert_no_overlap(figure)
+
+
+def test_a_binding_has_the_same_look_in_every_picture():
+    run = service_frames.run()
+    looks = []
+    for figure in (notebook.View(run).throughput_latency(), notebook.View(run).tail()):
+        handles = figure.figure.axes[0].get_legend().legend_handles
+        looks.append([(one.get_color(), one.get_marker()) for one in handles])
+    assert looks[0] == looks[1]
+
+
+def test_transactions_have_the_same_picture():
+    run = service_frames.run()
+    renamed = run.measurements["metric"].str.replace(
+        "requests_per_second", "transactions_per_second"
+    )
+    run.__dict__["measurements"] = run.measurements.with_columns(metric=renamed)
+    figure = notebook.View(run).throughput_latency()
+    assert "Latency against transactions per second" in texts(figure)
+
+
+def test_a_run_without_latency_says_so():
+    run = service_frames.run()
+    run.__dict__["measurements"] = run.measurements.clear()
+    view = notebook.View(run)
+    assert "No trial of this run measured latency avg" in view.throughput_latency()
+    assert "No trial of this run measured" in view.tail()
+    with pytest.raises(Fault, match="no usable percentile"):
+        curves.tail(run.measurements)
+
+
+# ---------------------------------------------------------------- the tail
+
+
+def test_the_tail_gives_each_further_nine_as_much_room():
+    figure = notebook.View(service_frames.run(noise=0.0)).tail()
+    axes = figure.figure.axes[0]
+    shown = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert shown == ["50 %", "90 %", "99 %", "99.9 %"]
+    places = axes.transData.transform([(tick, 1.0) for tick in (0.1, 0.01, 0.001)])[:, 0]
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1])
+    assert places[0] < places[2]  # the slowest on the right
+    values = [y for _, y in lines(figure)["2 instances, one per node"]]
+    assert values == pytest.approx([0.5, 1.0, 3.0, 10.0])
+    assert_publishable(figure)
+    assert_no_overlap(figure)
+
+
+def test_a_percentile_that_is_missing_leaves_the_others():
+    run = service_frames.run()
+    run.__dict__["measurements"] = run.measurements.filter(pl.col("metric") != "latency_p999")
+    assert all(len(curve) == 3 for curve in lines(notebook.View(run).tail()).values())
+
+
+# ---------------------------------------------------------------- many instances
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8, 16])
+def test_any_number_of_instances_fits_a_page(nodes):
+    figure = notebook.View(service_frames.run(nodes=nodes)).instances(*PER_INSTANCE)
+    assert_publishable(figure)
+    assert_no_overlap(figure)
+    assert "GC time" in texts(figure)
+    if nodes == 16:  # a row a layout: 3 layouts, 3 metrics, 16 instances
+        assert len(offsets(figure, "means")) == 3 * 3 * 16
+        assert "16 instances, one per node" in texts(figure) and "16" in texts(figure)
+        assert not any(text.startswith("instance 1") for text in texts(figure))
+
+
+def test_instances_stand_in_their_order():
+    run = service_frames.run(nodes=10, planned=service_frames.cells()[:3])
+    figure = notebook.View(run).instances(*PER_INSTANCE)
+    names = [tick.get_text() for tick in figure.figure.axes[0].get_yticklabels()]
+    assert [name.partition(":")[0] for name in names[1:]] == [
+        f"instance {n}" for n in range(1, 11)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["throughput_latency", "tail"])
+def test_an_emulated_hosts_curves_are_marked(method):
+    figure = getattr(notebook.View(service_frames.run(emulated=True)), method)()
+    assert "EMULATED HOST" in texts(figure)
+
+
+def test_few_blocks_show_points_without_intervals():
+    figure = notebook.View(service_frames.run(blocks=2)).tail()
+    assert any("too few blocks" in text for text in texts(figure))
+    assert not figure.figure.axes[0].collections
