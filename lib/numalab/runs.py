@@ -151,7 +151,8 @@ class Run:
 
     @cached_property
     def _binding_options(self) -> tuple[str, ...]:
-        return drivers.driver(self.plan.tool.name).binding_options
+        options = self.plan.request.tool.options
+        return drivers.driver(self.plan.tool.name).binding_options(options)
 
     def load_cells(self, load: str) -> list[str]:
         """Return the ids of the cells under one load, their controls too; see ``load_of``."""

@@ -79,7 +79,21 @@ class Asked:
 def asked(name: str | Path, profile: str, host: str, **options: Any) -> Asked:
     """Return an experiment by its name or its file with a request; see Experiment.request."""
     loaded, own_file = load(name)
-    return Asked(loaded.request(profile, host, **options), loaded, own_file)
+    return Asked(with_service(loaded.request(profile, host, **options)), loaded, own_file)
+
+
+def with_service(request: Request) -> Request:
+    """Return a request whose service, named by its file, is what the file holds.
+
+    Only what a user asks for comes here: a service file is a program.
+    """
+    named = request.tool.options.get("service")
+    if request.tool.name != "service" or not isinstance(named, str):
+        return request
+    from numalab import services
+
+    options = {**request.tool.options, "service": services.load(named)}
+    return replace(request, tool=replace(request.tool, options=options))
 
 
 def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
@@ -266,11 +280,12 @@ def all_asked(
     chosen = []
     every = map(experiments.load, experiments.names())
     for loaded in sorted(every, key=lambda one: (-one.priority, one.name)):
-        if profile in loaded.profiles:
+        if loaded.tool.name == "service" and "service" not in loaded.tool.options:
+            settings.say(f"{loaded.name} left out: it is for a service that you name")
+        elif profile in loaded.profiles:
             collectors = None if collect else False
-            chosen.append(
-                Asked(loaded.request(profile, host, seed=seed, collectors=collectors), loaded)
-            )
+            request = loaded.request(profile, host, seed=seed, collectors=collectors)
+            chosen.append(Asked(with_service(request), loaded))
         else:
             settings.say(f"{loaded.name} has no profile {profile!r}: left out")
     if not chosen:

@@ -88,3 +88,41 @@ def explain(error: ValidationError, known: Iterable[str]) -> str:
             message = "this key is missing"
         parts.append(f"{place}: {message}" if place else message)
     return "; ".join(dict.fromkeys(parts))
+
+
+Lines = dict[tuple[str, ...], int]
+
+
+def lines(text: str) -> Lines:
+    """Return the line (from 1) of every key of a YAML text, by its path."""
+    found: Lines = {}
+
+    def note(node: yaml.Node, path: tuple[str, ...]) -> None:
+        if isinstance(node, yaml.MappingNode):
+            below = [(str(key.value), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            below = [(str(number), value, value) for number, value in enumerate(node.value)]
+        else:
+            return
+        for step, key, value in below:
+            found[path + (step,)] = key.start_mark.line + 1
+            note(value, path + (step,))
+
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is not None:
+        note(root, ())
+    return found
+
+
+def line_of(known: Lines, path: Iterable[object]) -> int:
+    """Return the line of a key, or of the nearest one around it; 1 where there is none."""
+    steps = tuple(map(str, path))
+    while steps and steps not in known:
+        steps = steps[:-1]
+    return known.get(steps, 1)
+
+
+def at(where: Path, known: Lines, error: ValidationError, keys: Iterable[str]) -> str:
+    """Return what pydantic found in a file, with the line of the first fault."""
+    line = line_of(known, error.errors()[0]["loc"])
+    return f"{where}, line {line}, {explain(error, keys)}"

@@ -825,13 +825,20 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Advice:
-    """Names and lines that a recommendation pastes: of the program, its service, its own file."""
+    """Names and lines that a recommendation pastes: of the program, its service, its own file.
+
+    In ``program`` and ``address`` (where a balancer finds it; "": none is used) ``%i`` is what
+    tells several instances apart: numbers from ``first``. ``environment`` is KEY=VALUE.
+    """
 
     program: str = "PROGRAM"
     service: str = "NAME"
     file: Optional[str] = None
     lines: Tuple[str, ...] = ()
     remarks: Tuple[str, ...] = ()
+    first: int = 1
+    address: str = ""
+    environment: Tuple[str, ...] = ()
 
 
 class Driver:
@@ -845,7 +852,6 @@ class Driver:
     output = "stdout"  # what `parse` reads: stdout, stderr, rusage (a JSON record)
     binds_itself = False  # it starts what is measured, and binds that
     switches_often = False  # perf then counts no software events: they cost at each switch
-    binding_options: Tuple[str, ...] = ()  # options that themselves place memory
     quit_s = 10.0  # how long it may take to end after "quit"
 
     def find(self, options: Mapping[str, Any]) -> ToolRecord:
@@ -877,6 +883,10 @@ class Driver:
         of, as its rows and samples have `cell`.
         """
         raise NotImplementedError
+
+    def binding_options(self, options: Mapping[str, Any]) -> Tuple[str, ...]:
+        """Return the options that themselves place memory, or are compared as a binding is."""
+        return ()
 
     def visit(self, cell: Cell) -> str:
         """Return the line that sends the tool to a cell of its tour."""
@@ -931,6 +941,20 @@ class Driver:
         lock: int,
     ) -> None:
         """Prepare what `outlay` told of."""
+
+    def calibration(self, cells: Sequence[Cell]) -> Optional[Cell]:
+        """Return a cell to measure once before the first trial, or None.
+
+        Its rows are for `calibrated`; they are no results.
+        """
+        return None
+
+    def calibrated(self, cell: Cell, rows: Sequence[Row]) -> Mapping[str, Any]:
+        """Return the options that what was measured gives all cells; Fault where it gives none.
+
+        They become part of the request too, so that the recorded plan holds them.
+        """
+        raise NotImplementedError
 
     def failure(self, records: Sequence[Record], options: Mapping[str, Any]) -> Optional[Reason]:
         """Return why a trial with this output must not be believed, or None."""

@@ -19,6 +19,7 @@ _DRIVERS = {  # the tool's name: where its class is
     "mlc": ".mlc:Mlc",
     "mysql_server": "..served.mysql.driver:MySQL",
     "probe": ".probe:Probe",
+    "service": "..served.service.driver:ServiceDriver",
     "stream": ".stream:Stream",
     "sysbench": ".sysbench:Sysbench",
 }

@@ -154,6 +154,22 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     return replace(plan, warnings=tuple(warnings))
 
 
+def with_options(plan: Plan, options: Mapping[str, Any]) -> Plan:
+    """Return the plan with options that a calibration gave its request; cells keep their names."""
+    tool = replace(plan.request.tool, options={**plan.request.tool.options, **options})
+    own = [
+        {name: value for name, value in options.items() if name in cell.options}
+        for cell in plan.cells
+    ]
+    return replace(
+        plan,
+        request=replace(plan.request, tool=tool),
+        cells=tuple(
+            replace(cell, options={**cell.options, **some}) for cell, some in zip(plan.cells, own)
+        ),
+    )
+
+
 def ended_after(plan: Plan, block: int) -> Plan:
     """Return the plan of a run that has decided after this block: what is left of it is dropped."""
     return replace(
@@ -544,7 +560,7 @@ class _Preparation:
         if twin in self.ready:
             return twin
         # Such an option is no other load: it is itself a way of binding.
-        return base.id if option in self.driver.binding_options else None
+        return base.id if option in self.driver.binding_options(self.request.tool.options) else None
 
 
 # --- notes and warnings -----------------------------------------------------------------------

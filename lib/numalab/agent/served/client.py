@@ -1,7 +1,8 @@
 """One run of a load generator against one server: a warm-up, then what is measured.
 
 At the end of the warm-up it prints a checkpoint and resets all its counters: its final report is of
-the measured time, by sessions, threads and caches that are warm.
+the measured time, by sessions, threads and caches that are warm. One that prints no checkpoint has
+no warm-up: all of its run is measured.
 """
 
 from __future__ import annotations
@@ -11,39 +12,61 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence
 
 from .. import cpulist, kernel
 from ..contract import reason
 from ..errors import Fault
 from . import remote
-from .instance import DYING_S, RunningServer, difference, usage
+from .instance import DYING_S, difference, usage
 
+Watched = Mapping[str, Callable[[], Dict[str, float]]]  # what has been used so far, by a name
 GRACE_S = 60.0  # beyond its time, for a client to start and to end
+
+
+class Asked(Protocol):
+    """What a client asks: a server, or several behind one address."""
+
+    name: str
+    datadir: str
+
+    def usage(self) -> Dict[str, float]:
+        """Return what it has used so far."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Return its own counters."""
+
+    def check_alive(self, when: str, patience_s: float = 0.0) -> None:
+        """Raise Fault when it has ended by itself."""
 
 
 class Client:
     """A started load generator. A subclass says its ``program`` and what it prints.
 
     ``words`` are its command line, ``cpus`` those that it may use; with ``there`` it is started on
-    that host, where the program is on the PATH.
+    that host, where the program is on the PATH. ``watched`` is read when the measurement begins and
+    ends: what has grown between is part of the run; without it, what the ``server`` has used.
+    ``about`` is part of the run as it is.
     """
 
     program = ""
-    checkpoint = b""  # what it prints when the measurement begins
+    checkpoint: Optional[bytes] = b""  # what it prints when the measurement begins; None: nothing
     complaints: Sequence[str] = ()  # how lines begin that say why it failed
 
     def __init__(
         self,
-        server: RunningServer,
+        server: Asked,
         words: List[str],
         threads: int,
         lead_s: int,
         time_s: int,
         cpus: Sequence[int],
         there: Optional[remote.ClientHost],
+        watched: Optional[Watched] = None,
+        about: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        self.server, self.threads, self.there = server, threads, there
+        self.server, self.threads, self.there, self.about = server, threads, there, about or {}
+        self.watched = watched or {"server": server.usage}
         self.lead_s, self.time_s = lead_s, time_s
         self.output = Path(server.datadir, "client.out")
         self.late = False
@@ -53,12 +76,14 @@ class Client:
         self.measured: Optional[float] = None  # since when
         self.ended = self.began
         self.client_before: Dict[str, float] = {}
-        self.server_before: Dict[str, float] = {}
-        self.counters_before: Dict[str, int] = {}
-        self.server_after: Dict[str, float] = {}
+        self.before: Dict[str, Dict[str, float]] = {}
+        self.after: Dict[str, Dict[str, float]] = {}
+        self.counters_before: Mapping[str, float] = {}
         if there:
             words = remote.command_line(there, [self.program, *words[1:]])
         stay = kernel.die_with_parent(lambda: os.sched_setaffinity(0, cpus))
+        if self.checkpoint is None:
+            self._begin()
         with open(self.output, "wb") as file:
             try:
                 self.process = subprocess.Popen(
@@ -82,17 +107,24 @@ class Client:
             self.ended = time.monotonic()
             self.status = self.process.returncode = os.waitstatus_to_exitcode(status)
             self.cpu_s = used.ru_utime + used.ru_stime
-            self.server_after = self.server.usage()
+            self.after = {name: look() for name, look in self.watched.items()}
             return True
-        if self.measured is None and self.checkpoint in self.output.read_bytes():
-            self.measured = time.monotonic()
-            self.server_before = self.server.usage()
+        if self.measured is None and self.begun():
+            self._begin()
             self.client_before = usage(self.process.pid)
-            self.counters_before = self.server.counters()
         if time.monotonic() > self._end_due() + GRACE_S and not self.late:
             self.late = True
             self.process.kill()
         return False
+
+    def begun(self) -> bool:
+        """Tell whether its output says that the measurement has begun."""
+        return bool(self.checkpoint) and (self.checkpoint or b"") in self.output.read_bytes()
+
+    def _begin(self) -> None:
+        self.measured = time.monotonic()
+        self.before = {name: look() for name, look in self.watched.items()}
+        self.counters_before = self.server.counters()
 
     def _end_due(self) -> float:
         return self.began + self.lead_s + self.time_s
@@ -117,6 +149,7 @@ class Client:
             text, cpu_s = remote.cpu_time(text)
             cpu_s *= self.time_s / (self.lead_s + self.time_s)
         run = {
+            **self.about,
             "instance": self.server.name,
             "clients": self.threads,
             "lead_s": self.lead_s,
@@ -125,9 +158,10 @@ class Client:
             "exit_status": self.status,
             "client_cpu_s": round(cpu_s, 4),
         }
-        used = difference(self.server_after, self.server_before)
-        if used:
-            run["server"] = used
+        for name, before in self.before.items():
+            used = difference(self.after.get(name, {}), before)
+            if used:
+                run[name] = used
         return {**run, "client_cpus": self.there.cpus} if self.there else run
 
     def counted(self) -> Dict[str, float]:

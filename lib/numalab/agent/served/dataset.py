@@ -54,7 +54,18 @@ def environment() -> Dict[str, str]:
     return {"PYTHONPATH": str(Path(__file__).parents[3]), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class DataSet:
+class Copies:
+    """Where the servers of a trial get their data directories: by number, from 0."""
+
+    def take(self, number: int = 0) -> Copy:
+        """Take a data directory; Fault when it cannot be had."""
+        raise NotImplementedError
+
+    def mark_clean(self, number: int = 0) -> None:
+        """Note that its server ended well and wrote nothing."""
+
+
+class DataSet(Copies):
     """One data set, whether it exists or not; a subclass says how it is filled and how large it is.
 
     ``kind`` is the folder below the cache, ``name`` that of the data set in it; ``module`` is what

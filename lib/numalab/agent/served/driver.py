@@ -43,8 +43,8 @@ _FEWEST_CORES = 4  # that a node has, for one of them to be the client's
 # Of the cores: what sysbench needs to ask MariaDB's point selects as fast as it answers is 0.35 of
 # the CPU time of both, MySQL's 0.26; measured.
 _CLIENT_SHARE = 0.4
-_SATURATED = 0.9  # of the client's own CPUs: then it is the client that is measured
-_EVENTS = ("server", "ready", "result", "end", "fault", "warmup")
+SATURATED = 0.9  # of the client's own CPUs: then it is the client that is measured
+_EVENTS = ("server", "ready", "result", "end", "fault", "warmup", "warm")
 _RUN = ("instance", "clients", "elapsed_s", "text", "exit_status", "client_cpu_s")
 
 Figure = Tuple[str, Optional[float], str]  # metric, value, unit
@@ -66,8 +66,8 @@ class ServedDriver(Driver):
     client = ""
     series: Mapping[str, Tuple[str, str]] = {}
 
-    def parse_client(self, text: str) -> List[Record]:
-        """Return the records of a client's output; ParseError."""
+    def parse_client(self, text: str, run: Record) -> List[Record]:
+        """Return the records of a client's output in a run; ParseError."""
         raise NotImplementedError
 
     def figures(self, run: Record, own: Sequence[Record]) -> List[Figure]:
@@ -172,12 +172,13 @@ class ServedDriver(Driver):
     def _run(self, event: Dict[str, Any]) -> List[Record]:
         text, instance = event.pop("text"), event["instance"]
         try:
-            inner = self.parse_client(text)
+            inner = self.parse_client(text, event)
         except ParseError as error:
             if event["exit_status"] == 0:
                 raise
             inner = [{"kind": "failure", "level": None, "code": None, "text": str(error)}]
-        return [{**event, "kind": "run"}, *({**one, "instance": instance} for one in inner)]
+        own = {"instance": instance, **({"phase": event["phase"]} if "phase" in event else {})}
+        return [{**event, "kind": "run"}, *({**one, **own} for one in inner)]
 
     def doubts(self, records: Sequence[Record], options: Mapping[str, Any]) -> List[Reason]:
         """Return what a reader must know of a trial that ended well."""
@@ -189,15 +190,16 @@ class ServedDriver(Driver):
 
     def unverified(self, records: Sequence[Record], options: Mapping[str, Any]) -> Optional[Reason]:
         """Return that the client was the limit, if it was: its CPUs were busy, all in all."""
-        runs = runs_of(records)
         cpus = len(cpulist.parse(options["client_cpus"]))
-        if options.get("client_host"):
-            cpus = max((run.get("client_cpus", 1) for run in runs), default=1)
-        own = cpus * max((run["elapsed_s"] for run in runs), default=0.0)
-        used = sum(run["client_cpu_s"] for run in runs)
-        if options["client_shares"] or used <= _SATURATED * own:
-            return None
-        return reason("client-was-the-limit", client=self.client, share=used / own)
+        for phase in {run.get("phase"): None for run in runs_of(records)}:
+            runs = [run for run in runs_of(records) if run.get("phase") == phase]
+            if options.get("client_host"):
+                cpus = max(run.get("client_cpus", 1) for run in runs)
+            own = cpus * max(run["elapsed_s"] for run in runs)
+            used = sum(run["client_cpu_s"] for run in runs)
+            if not options["client_shares"] and used > SATURATED * own:
+                return reason("client-was-the-limit", client=self.client, share=used / own)
+        return None
 
     def metrics(self, records: Sequence[Record]) -> List[Row]:
         """Return the metrics of each instance, its name as the point ("" of the only one)."""
@@ -225,6 +227,11 @@ class ServedDriver(Driver):
             for field, (metric, unit) in self.series.items()
             if field in r
         ]
+
+
+def share(host: Host, instances: int) -> int:
+    """Return how many of the host's usable CPUs are one server's part, at least 1."""
+    return max(1, len(cpulist.parse(any_cpus(host))) // instances)
 
 
 def runs_of(records: Sequence[Record]) -> List[Record]:

@@ -38,8 +38,13 @@ class RunningServer:
 
     ``name`` is that of one of several ("instance 2"), "" of the only one. ``listen`` is the address
     and port for a client on another host. A ``placement`` that cannot be had is the last word of
-    its log.
+    its log. ``environment`` is added to its own.
     """
+
+    start_limit_s = START_LIMIT_S
+    refuses_root = False
+    end_signal = signal.SIGTERM
+    ends_well: Sequence[int] = (0,)  # the exit statuses after that signal
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class RunningServer:
         keep_open: Sequence[int] = (),
         listen: Optional[Tuple[str, int]] = None,
         placement: Optional[Placement] = None,
+        environment: Optional[Mapping[str, str]] = None,
     ) -> None:
         self.title, self.datadir, self.name, self.listen = title, datadir, name, listen
         self.log = os.path.join(datadir, LOG)
@@ -65,7 +71,9 @@ class RunningServer:
             try:
                 self.process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=datadir,
-                    pass_fds=tuple(keep_open), preexec_fn=kernel.die_with_parent(settle),
+                    pass_fds=tuple(keep_open),
+                    preexec_fn=kernel.die_with_parent(settle, nobody=self.refuses_root),
+                    env={**os.environ, **(environment or {})},
                 )  # fmt: skip
             except (OSError, subprocess.SubprocessError) as error:
                 raise Fault(
@@ -87,7 +95,7 @@ class RunningServer:
         """Return its settings as it tells them itself, without paths."""
         return {}
 
-    def counters(self) -> Dict[str, int]:
+    def counters(self) -> Mapping[str, float]:
         """Return its own counters; Fault when it does not tell them."""
         return {}
 
@@ -113,8 +121,9 @@ class RunningServer:
         who = {"instance": self.name, "title": self.title}
         return Fault(reason(code, **who, said=self.said(), **fields), out_of_space(self.log))
 
-    def wait_until_it_answers(self, limit_s: float = START_LIMIT_S) -> None:
-        """Return when it has answered; Fault when it ends or takes too long."""
+    def wait_until_it_answers(self, limit_s: Optional[float] = None) -> None:
+        """Return when it has answered; Fault when it ends or takes too long (start_limit_s)."""
+        limit_s = limit_s or self.start_limit_s
         deadline = time.monotonic() + limit_s
         while True:
             if self.process.poll() is not None:
@@ -122,9 +131,10 @@ class RunningServer:
             try:
                 self.ask(limit_s)
                 return
-            except (OSError, Refused):
+            except (OSError, Refused) as error:
                 if time.monotonic() > deadline:
-                    raise self.fault("server-did-not-answer", limit_s=limit_s) from None
+                    why = str(error)
+                    raise self.fault("server-did-not-answer", limit_s=limit_s, error=why) from None
             time.sleep(0.01)
 
     def check_alive(self, when: str, patience_s: float = 0.0) -> None:
@@ -150,13 +160,13 @@ class RunningServer:
         """
         limit_s = limit_s or STOP_LIMIT_S
         self.check_alive("before it was to shut down")
-        self.process.terminate()
+        self.process.send_signal(self.end_signal)
         try:
             self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise self.fault("server-did-not-shut-down", limit_s=limit_s) from None
-        if self.process.returncode:
+        if self.process.returncode not in self.ends_well:
             raise self.fault("server-shut-down-badly", ended=self._how_it_ended())
 
     def kill(self) -> None:

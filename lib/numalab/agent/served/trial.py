@@ -8,8 +8,10 @@ Every line printed is a JSON object with ``event``:
 - ``server``, one for each instance: title, build, configuration as it was written, what the server
   itself says of it, and how its data directory came to be
 - ``ready``: ``pids``, ``warmup_s`` (data and client), and what the start took
-- ``run``, one for each instance: the client's output as it came (``lead_s`` of warm-up come first),
-  what the server used while it was measured, and ``late_s``, if go came after that had begun
+- ``run``, one for each client: its output as it came (``lead_s`` of warm-up come first), what the
+  server used while it was measured, and ``late_s``, if go came after that had begun. A trial of
+  several ``phase`` (see `ServedTrial.phases`) has such runs of each: all but the last come before
+  ``ready``
 - ``result``: all runs are done; ``end``: the servers have shut down
 - ``fault``: why there is no result: ``reason``, and ``what`` and ``hint`` in words
 """
@@ -23,15 +25,16 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, TextIO
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, TextIO, Tuple
 
 from .. import cpulist
+from ..collectors import memory_model
 from ..contract import ToolRecord, from_json, reason
 from ..errors import Fault
 from ..trial.events import say
 from . import remote
 from .client import Client
-from .dataset import Copy, DataSet, fault_event
+from .dataset import Copies, Copy, fault_event
 from .instance import Placement, Refused, RunningServer
 
 _ROOM_S = 1  # of warm-up, in which the engine proves the placement and starts to count
@@ -68,16 +71,22 @@ def main(
 
 
 class ServedTrial:
-    """The servers of one trial and their clients; a subclass says how to start them."""
+    """The servers of one trial and their clients; a subclass says how to start them.
+
+    ``phases`` are loads of the same servers, one after the other; the last is what is counted and
+    proven. A client that does not lead (``client_leads``) has no warm-up and starts after go.
+    """
 
     client_program = ""  # on the PATH of a client's host
+    client_leads = True
+    phases: Tuple[str, ...] = ("",)
 
     def __init__(
         self,
         found: ToolRecord,
         instances: List[Dict[str, Any]],
         options: Mapping[str, Any],
-        data: DataSet,
+        data: Copies,
     ) -> None:
         self.found = found
         self.asked = instances
@@ -89,7 +98,7 @@ class ServedTrial:
         self.copies: List[Copy] = []
         self.clients: List[Client] = []
         self.lead_s = 0
-        self.follower = threading.Thread(target=self._follow, daemon=True)
+        self.follower: Optional[threading.Thread] = None
         self.trouble: Optional[BaseException] = None
 
     def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
@@ -100,19 +109,30 @@ class ServedTrial:
         """Return a client started against a server, with ``lead_s`` of warm-up."""
         raise NotImplementedError
 
+    def start_clients(self, phase: str) -> Iterator[Client]:
+        """Start the clients of a phase: one for each server, where a subclass does not say."""
+        return map(self.start_client, self.servers)
+
+    def warm_up(self) -> None:
+        """Bring every server to where it can be measured, before any phase."""
+        at_once([server.warm for server in self.servers])
+
     def perform(self, orders: TextIO) -> None:
         """The whole trial, from the working copies to the servers' end."""
         began = time.monotonic()
         self._start_servers()
         answered = time.monotonic()
-        at_once([server.warm for server in self.servers])
+        self.warm_up()
         filled = time.monotonic()
-        # A host that starts a server slowly also proves and counts slowly.
-        self.lead_s = self.options["warmup_s"] + _ROOM_S + int(answered - began) // 4
-        for server in self.servers:
-            self.clients.append(self.start_client(server))
-        self.follower.start()
-        self._warm_up()
+        # A client lives in one kind of time: where a memory model has the clock, in the model's.
+        modelled = memory_model.switch(True)
+        # A host that starts a server slowly also proves and counts slowly; in real time, that is.
+        room_s = _ROOM_S + (0 if modelled else int(answered - began) // 4)
+        self.lead_s = self.options["warmup_s"] + room_s
+        for phase in self.phases[:-1]:
+            self._begin(phase)
+            self._measure(phase)
+        self._begin(self.phases[-1])
         say(
             {
                 "event": "ready",
@@ -123,7 +143,7 @@ class ServedTrial:
             }
         )
         _wait_for("go", orders)
-        self._measure()
+        self._measure(self.phases[-1])
         say({"event": "result"})
         _wait_for("quit", orders)
         self._end()
@@ -167,7 +187,21 @@ class ServedTrial:
         finally:
             say(event)
 
-    def _warm_up(self) -> None:
+    def _begin(self, phase: str) -> None:
+        """Begin a phase: its clients come to where they are to be measured."""
+        self.clients = []
+        if self.client_leads:
+            self._start_clients(phase)
+            self._await_lead()
+
+    def _start_clients(self, phase: str) -> None:
+        for client in self.start_clients(phase):
+            self.clients.append(client)
+        self.follower = threading.Thread(target=self._follow, daemon=True)
+        self.follower.start()
+
+    def _await_lead(self) -> None:
+        assert self.follower
         due = self.clients[0].began + self.options["warmup_s"]
         while time.monotonic() < due and self.follower.is_alive():
             time.sleep(min(0.1, max(0.0, due - time.monotonic())))
@@ -187,14 +221,17 @@ class ServedTrial:
         except BaseException as error:
             self.trouble = error
 
-    def _measure(self) -> None:
+    def _measure(self, phase: str) -> None:
         went = time.monotonic()
+        if not self.client_leads:
+            self._start_clients(phase)
+        assert self.follower
         self.follower.join()
         if self.trouble:
             raise self.trouble
         for client in self.clients:
             event = {"event": "run", **client.run()}
-            if client.measured:
+            if client.measured and self.client_leads:
                 event["late_s"] = round(max(0.0, went - client.measured), 3)
             counted = client.counted()
             say({**event, "status": counted} if counted else event)
@@ -217,9 +254,10 @@ class ServedTrial:
 
     def kill(self) -> None:
         """End clients and servers at once, those that have not ended."""
+        memory_model.switch(False)
         for client in self.clients:
             client.kill()
-        if self.follower.is_alive():
+        if self.follower:
             self.follower.join(1.0)
         for server in self.servers:
             server.kill()

@@ -99,8 +99,8 @@ class RunFolder:
         whole = len(self.records) == len(self.plan.order)
         return whole and self.manifest.status == "complete"
 
-    def shorten(self, plan: Plan) -> None:
-        """Keep a plan that ends with what is measured in place of the one that went on."""
+    def keep(self, plan: Plan) -> None:
+        """Keep a plan in place of that which the run began with: shortened, or calibrated."""
         self.plan = plan
         self.update(plan=plan)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -18,6 +19,7 @@ from .. import drivers, kernel
 from ..collectors import resctrl
 from ..contract import (
     ERROR,
+    Cell,
     Change,
     Manifest,
     Plan,
@@ -227,6 +229,28 @@ class _Run:
         self.driver.make_ready(cells, self.found, self._pass_on, self.stopped, self.lock)
         if self.stopped():
             raise trial.Stopped
+        cell = self.driver.calibration(cells)
+        if cell:
+            self._calibrate(cell)
+
+    def _calibrate(self, cell: Cell) -> None:
+        """Measure a cell before the first trial, and freeze in the plan what that gives."""
+        self.emit(events.progress(reason("calibrating", cell=cell.label)))
+        with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+            Path(scratch, "raw").mkdir()
+            entry = Trial(1, 1, 1, cell.id)
+            plan = replace(self.plan, cells=(cell,), tours=(), order=(entry,))
+            record, rows = trial.measure(self._bench(plan, Path(scratch)), entry, 1)
+        if record.grade == ERROR:
+            raise Fault(reason("not-calibrated", cell=cell.label, why=to_json(record.reason)))
+        self.plan = make.with_options(self.plan, self.driver.calibrated(cell, rows))
+        self.folder.keep(self.plan)
+
+    def _bench(self, plan: Plan, out: Path) -> trial.Bench:
+        return trial.Bench(
+            plan, self.host, out, self.driver, self.found, self.lock, self.stopped,
+            self.host_changes,
+        )  # fmt: skip
 
     def _pass_on(self, event: Any) -> None:
         self.emit(to_json(event))
@@ -301,16 +325,7 @@ class _Run:
         return event
 
     def _trials(self) -> None:
-        bench = trial.Bench(
-            self.plan,
-            self.host,
-            self.out,
-            self.driver,
-            self.found,
-            self.lock,
-            self.stopped,
-            self.host_changes,
-        )
+        bench = self._bench(self.plan, self.out)
         wait_s = 0.0 if self.allowed_busy else quiet.WAIT_S
         others = quiet.Quiet(bool(self.busy), self.stopped, wait_s)
         at_work: Dict[int, List[Reason]] = {}  # by block
@@ -354,7 +369,7 @@ class _Run:
         if not enough:
             return False
         self.plan = make.ended_after(self.plan, last)
-        self.folder.shorten(self.plan)
+        self.folder.keep(self.plan)
         return True
 
     def _restore_host(self) -> None:

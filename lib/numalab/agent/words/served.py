@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping
 
 from . import Template, units
 
@@ -21,7 +21,7 @@ def _words(said: Fields) -> str:
     return f": {said['said']}" if said.get("said") else ""
 
 
-def _about_server(template: str) -> Template:
+def _about_server(template: str) -> Callable[[Fields], str]:
     """Return a sentence about a server of ours, its own last words after it."""
     return lambda said: (
         f"the server{_of(said)} ({said['title']}) {template.format_map(said)}{_words(said)}"
@@ -31,6 +31,11 @@ def _about_server(template: str) -> Template:
 def _about_instance(template: str) -> Template:
     """Return a sentence that begins with the instance's name where there are several."""
     return lambda said: _on(said) + template.format_map(said)
+
+
+def _not_ready(said: Fields) -> str:
+    last = f" ({said['error']})" if said.get("error") else ""
+    return _about_server(f"did not answer within {said['limit_s']:g} s of its start{last}")(said)
 
 
 def _client_did_not_end(said: Fields) -> str:
@@ -81,7 +86,7 @@ SENTENCES: Dict[str, Template] = {
     # a server's life
     "program-does-not-start": "{program} cannot be started: {error}",
     "server-refused-to-start": _about_server("refused to start ({ended})"),
-    "server-did-not-answer": _about_server("did not answer within {limit_s:g} s of its start"),
+    "server-did-not-answer": _not_ready,
     "server-died": _about_server("died {when} ({ended})"),
     "server-did-not-shut-down": _about_server(
         "did not shut down within {limit_s:g} s and was killed"
@@ -91,6 +96,28 @@ SENTENCES: Dict[str, Template] = {
         "does not answer when it is asked for its counters: {error}"
     ),
     "trial-broke": "the trial's own process failed: {error}",
+    "server-lacks-counter": _about_server("does not tell its counter {counter}"),
+    # a service of one file
+    "program-missing": lambda said: (
+        f"{said['service']} needs {said['needs']}, and this host has none of: "
+        f"{', '.join(said['candidates'])}"
+    ),
+    "port-taken": _about_instance("another program listens on port {port}"),
+    "service-not-warmed": _about_server("could not be warmed up: {error}"),
+    "service-not-warm": (
+        "not warm: after {seconds:.0f} s of load {counter} still grew by {below:g} a second or more"
+    ),
+    "figure-missing": _about_instance("the load printed no {figure}"),
+    "needs-data": (
+        "data set: {bytes:size} of disk, prepared once in about {seconds:.0f} s; "
+        "{memory:size} of memory"
+    ),
+    "preparing-data": "preparing the data set {data}, once: about {seconds:.0f} s",
+    "data-command-failed": "{command} failed while the data were prepared: {said}",
+    "balancer-was-the-limit": (
+        "the balancer was the limit, not the server: it used {share:percent} of its one CPU"
+    ),
+    "no-capacity": "{cell} answered too few requests for a rate to be half of them",
     # a client's life
     "client-cpus-gone": (
         "{program} cannot run on CPUs {cpus}: they are offline or outside this process's cpuset"

@@ -69,6 +69,9 @@ def _values(said: Fields) -> str:
 
 
 SENTENCES: Dict[str, Template] = {
+    # before the first trial
+    "calibrating": "measuring {cell} once, for what depends on it",
+    "not-calibrated": "{cell}, measured once before the first trial, failed: {why}",
     # an imported run
     "measured-elsewhere": "measured by hand elsewhere: the placement was not recorded",
     "imported-from": "imported, not read from the host: {note}",

@@ -23,7 +23,7 @@ from ...drivers import sysbench
 from ...errors import Fault
 from ...paths import published
 from .. import files, remote
-from ..driver import Figure, ServedDriver, runs_of, usage_figures
+from ..driver import Figure, ServedDriver, runs_of, share, usage_figures
 from . import server, sizes
 from .data import SysbenchTables, table_bytes
 from .instance import WAITS
@@ -60,7 +60,6 @@ class MySQL(ServedDriver):
     """Only the server is bound; sysbench runs on CPUs of its own, the same in every cell."""
 
     name = "mysql_server"
-    binding_options = (_INTERLEAVE,)
     module = "numalab.agent.served.mysql.trial"
     client = "sysbench"
     series = {
@@ -89,6 +88,10 @@ class MySQL(ServedDriver):
             },
         )
 
+    def binding_options(self, options: Mapping[str, Any]) -> Tuple[str, ...]:
+        """As of the base."""
+        return (_INTERLEAVE,)
+
     # --- planning -----------------------------------------------------------------------------
 
     def prepare(
@@ -106,13 +109,13 @@ class MySQL(ServedDriver):
         for name in ("tables", "instances", "time_s", "seed"):
             check.whole(name, given[name], 1)
         check.whole("warmup_s", given["warmup_s"], 0)
-        found, share = _server(given), sizes.share(host, given["instances"])
+        found, part = _server(given), share(host, given["instances"])
         kept = ("workload", "tables", "instances", "time_s", "warmup_s", "seed", "prefer")
         resolved: Dict[str, Any] = {
             **{name: given[name] for name in kept},
             "rows": sizes.rows(given, host),
-            "clients": sizes.clients(given["clients"], share),
-            "rate": sizes.rate(given["rate"], share),
+            "clients": sizes.clients(given["clients"], part),
+            "rate": sizes.rate(given["rate"], part),
             "loaders": min(given["tables"], len(host.usable) or 1),
             _INTERLEAVE: _interleave(given[_INTERLEAVE], found),
             "server": published(given["server"]),
@@ -120,9 +123,9 @@ class MySQL(ServedDriver):
             "writes": given["workload"] == "oltp_read_write",
             **self.client_options(given, host),
         }
-        pool_bytes, parts = sizes.pool(given["pool"], table_bytes(resolved), share)
+        pool_bytes, parts = sizes.pool(given["pool"], table_bytes(resolved), part)
         resolved.update(pool_bytes=pool_bytes, pool_parts=parts)
-        resolved["redo_bytes"] = sizes.redo(resolved, share)
+        resolved["redo_bytes"] = sizes.redo(resolved, part)
         server.settings(found, resolved, given["server_options"])  # a Fault here, not in a trial
         if host.root == "/":
             files.check(server.open_files(resolved), resolved["clients"])
@@ -152,7 +155,7 @@ class MySQL(ServedDriver):
     def resolve(self, option: str, value: Any, host: Host) -> Any:
         """Return an option's value as ``prepare`` would resolve it, to name a swept cell."""
         if option == "clients":
-            return sizes.clients(value, sizes.share(host, 1))
+            return sizes.clients(value, share(host, 1))
         return _on_or_off(value) if option == _INTERLEAVE else value
 
     def expects(
@@ -202,7 +205,7 @@ class MySQL(ServedDriver):
 
     # --- reading ------------------------------------------------------------------------------
 
-    def parse_client(self, text: str) -> List[Record]:
+    def parse_client(self, text: str, run: Record) -> List[Record]:
         """Return the records of sysbench."""
         return sysbench.parse(text)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, Tuple
 
-from ... import cpulist
 from ...contract import Host, Timing, reason
 from ...drivers import options as check
 from ...errors import Fault
@@ -30,11 +29,6 @@ _READING_REDO = 96 << 20
 # Seconds and rates are measured; for estimates only.
 _START_S, _MYSQL_START_S, _COPY_BYTES_S = 0.7, 1.5, 300e6
 _FILL_BYTES_S, _MOST_FILL_BYTES_S = 600e6, 6e9  # by one CPU, by all
-
-
-def share(host: Host, instances: int) -> int:
-    """Return how many of the host's usable CPUs are one server's part, at least 1."""
-    return max(1, len(cpulist.parse(any_cpus(host))) // instances)
 
 
 def rows(given: Mapping[str, Any], host: Host) -> int:

@@ -1,0 +1,404 @@
+"""A service of anybody's under the cell's binding, asked by a load of its own: the driver."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ...contract import (
+    BASELINE,
+    Advice,
+    Cell,
+    Host,
+    Outlay,
+    Prepared,
+    Reason,
+    Record,
+    Row,
+    Sample,
+    Tell,
+    Timing,
+    ToolRecord,
+    reason,
+    to_json,
+)
+from ...drivers import options as check
+from ...errors import Fault, ParseError
+from ...paths import published
+from ...rows import row
+from ..driver import Figure, ServedDriver, runs_of, share
+from . import advice, data, description, loads, options
+from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
+
+HALF, NO_RATE = "half", "none"
+_START_S = 2.0  # for estimates only
+_KEPT_RATE = 0.95  # of what was asked for: less is another load
+_FEW_ERRORS = 0.001  # of the requests
+_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_MEANS = ("latency_avg", "schedule_lag_avg")
+_OF_HTTP = (
+    "requests_per_second", "errors", "latency_avg", "latency_p50", "latency_p90", "latency_p99",
+    "latency_p999", "latency_max", "schedule_lag_avg",
+)  # fmt: skip
+
+
+class ServiceDriver(ServedDriver):
+    """Only the instances are bound; balancer and clients run on CPUs of their own."""
+
+    name = "service"
+    module = "numalab.agent.served.service.trial"
+    client = "the load"
+    series = {
+        "requests": ("requests_per_second", "1/s"),
+        "latency_p99_ms": ("latency_p99", "ms"),
+        "errors": ("errors_per_second", "1/s"),
+    }
+
+    def binding_options(self, given: Mapping[str, Any]) -> Tuple[str, ...]:
+        """As of the base: the balancer, and options of the service that place memory."""
+        own = _service(given).options.items()
+        return ("balancer", *(name for name, one in own if one.places_memory))
+
+    def find(self, given: Mapping[str, Any]) -> ToolRecord:
+        """Return the programs of the service; Fault when one is missing."""
+        service = _service(given)
+        programs = {name: _program(service, name, c) for name, c in service.needs.items()}
+        version = _version(service, programs)
+        own = loads.program(service.load)
+        shown = f"; numalab-load {own['load_version']}" if own else ""
+        return ToolRecord(
+            self.name,
+            f"{service.name} {version}{shown}",
+            published(next(iter(programs.values()))),
+            facts={
+                "service": to_json(service),
+                "title": f"{service.name} {version}",
+                "programs": {name: str(published(path)) for name, path in programs.items()},
+                "here": service.here,
+                **own,
+            },
+        )
+
+    # --- planning -----------------------------------------------------------------------------
+
+    def prepare(
+        self, given: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
+    ) -> Prepared:
+        """Return the resolved options and the memory of one instance; Fault for a bad option."""
+        service = _service(given)
+        check.known(self.name, given, {**TOOL_OPTIONS, **service.options})
+        asked = {**TOOL_OPTIONS, **given}
+        for name in ("instances", "time_s", "seed"):
+            check.whole(name, asked[name], 1)
+        check.whole("warmup_s", asked["warmup_s"], 0)
+        instances = asked["instances"]
+        rate = _rate(service, asked["rate"])
+        saturation_s = asked["saturation_s"]
+        saturation_s = asked["time_s"] if saturation_s is None else saturation_s
+        if not rate and not saturation_s:
+            raise Fault("neither a rate nor a time for saturation: nothing would be measured")
+        resolved: Dict[str, Any] = {
+            "instances": instances,
+            "connections": options.amount("connections", asked["connections"], host),
+            "rate": rate,
+            "time_s": asked["time_s"],
+            "saturation_s": check.whole("saturation_s", saturation_s, 0),
+            "warmup_s": asked["warmup_s"],
+            "balancer": _balancer(service, asked["balancer"]),
+            "seed": asked["seed"],
+            "cpus": share(host, instances),
+            "writes": True,  # every trial begins with data as they were prepared
+            **self.client_options(asked, host),
+            **options.resolved(service, given, host, instances),
+        }
+        resolved["data"] = data.described(service, resolved)
+        if resolved["connections"] < instances:
+            raise Fault(f"{resolved['connections']} connections for {instances} instances")
+        need = options.need_bytes(service, resolved)
+        notes = tuple(self.client_notes(resolved, cpus))
+        return Prepared(resolved, need, notes, timing=_timing(service, resolved))
+
+    def resolve(self, option: str, value: Any, host: Host) -> Any:
+        """As of the base: true and false of YAML are the words on and off."""
+        if option == "balancer":
+            return NO_BALANCER if value is False else value
+        return options.word(value)
+
+    def outlay(self, cells: Sequence[Cell]) -> Optional[Outlay]:
+        """As of the base: the prepared data, of a service that has any."""
+        sets: Dict[str, Tuple[data.PreparedData, int]] = {}
+        for cell in cells:
+            if cell.options["data"]:
+                one = data.PreparedData(None, cell.options)
+                copies = max(1, len(cell.instances), sets.get(one.name, (one, 0))[1])
+                sets[one.name] = (one, copies)
+        if not sets:
+            return None
+        seconds = sum(0.0 if one.record() else one.takes_s for one, _ in sets.values())
+        disk = sum(one.disk_bytes(copies) for one, copies in sets.values())
+        memory = max(cell.need_bytes for cell in cells)
+        says = reason("needs-data", seconds=seconds, bytes=disk, memory=memory)
+        return Outlay(round(seconds, 1), disk, memory, says)
+
+    def make_ready(
+        self,
+        cells: Sequence[Cell],
+        found: ToolRecord,
+        tell: Tell,
+        stopped: Callable[[], bool],
+        lock: int,
+    ) -> None:
+        """As of the base: every data set that the cells need and the cache has not."""
+        for cell in cells:
+            if cell.options["data"] and not stopped():
+                data.PreparedData(found, cell.options).ensure(tell, stopped, lock)
+
+    def calibration(self, cells: Sequence[Cell]) -> Optional[Cell]:
+        """As of the base: the baseline's saturation, where the rate is a part of its capacity."""
+        asking = [cell for cell in cells if cell.options["rate"] == HALF]
+        if not asking:
+            return None
+        cell = next((cell for cell in asking if cell.role == BASELINE), asking[0])
+        seconds = cell.options["saturation_s"] or cell.options["time_s"]
+        return replace(cell, options={**cell.options, "rate": 0, "saturation_s": seconds})
+
+    def calibrated(self, cell: Cell, rows: Sequence[Row]) -> Mapping[str, Any]:
+        """Return the rate: half of the requests a second that the baseline answered."""
+        found = [one.value for one in rows if one.metric == "saturation_requests_per_second"]
+        capacity = found[0] if found else None
+        if not capacity or capacity < 2:
+            raise Fault(reason("no-capacity", cell=cell.label))
+        rate = max(1, round(capacity / 2))
+        return {"rate": rate, "rate_is": {"half_of": round(capacity, 3), "cell": cell.id}}
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def parse_client(self, text: str, run: Record) -> List[Record]:
+        """As of the base, by the kind of load and its patterns, which the run tells."""
+        try:
+            return loads.parse(run["load"], run["figures"], text)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ParseError(self.name, 0, "", f"the run's load is unreadable: {error!r}") from None
+
+    def metrics(self, records: Sequence[Record]) -> List[Row]:
+        """Return the figures of each phase; those of saturation have that before their names.
+
+        What clients of several instances measured becomes that of the cell: rates, errors and CPU
+        times are summed up, means are weighted by the requests, percentiles are those of the
+        common histogram, or the worst instance's where a load prints none.
+        """
+        rows: List[Row] = []
+        for phase in loads.PHASES:
+            runs = [run for run in runs_of(records) if run.get("phase") == phase]
+            if not runs:
+                continue
+            own = [_Own(run, records) for run in runs]
+            prefix = f"{phase}_" if phase == loads.SATURATION else ""
+            why = reason("client-silent", client=self.client)
+            rows += [row(prefix + n, v, unit, why) for n, v, unit in _of_cell(own)]
+            for name, point, value, unit in _of_instances(own):
+                x = int(re.sub(r"\D", "", point) or 1) - 1 if point else None
+                rows.append(row(prefix + name, value, unit, why, point=point, x=x))
+        return rows
+
+    def samples(self, records: Sequence[Record]) -> List[Sample]:
+        """As of the base, of the last phase."""
+        last = next((run.get("phase") for run in reversed(runs_of(records))), None)
+        return super().samples([r for r in records if r.get("phase", last) == last])
+
+    def failure(self, records: Sequence[Record], given: Mapping[str, Any]) -> Optional[Reason]:
+        """Return why the figures of a trial must not be used: errors, nothing done, no figure."""
+        for run in runs_of(records):
+            own = _Own(run, records)
+            who = {"instance": run["instance"]}
+            if own.results.get("errors", 0) > _FEW_ERRORS * (own.requests or 0):
+                errors, done = int(own.results["errors"]), int(own.requests or 0)
+                who["client"] = self.client
+                return reason("client-met-errors", **who, errors=errors, transactions=done)
+            missing = [name for name in run["figures"] if name not in own.results]
+            if missing:
+                return reason("figure-missing", **who, figure=missing[0])
+            if not own.requests:
+                return reason("client-did-nothing", **who, client=self.client)
+        return None
+
+    def doubts(self, records: Sequence[Record], given: Mapping[str, Any]) -> List[Reason]:
+        """As of the base; whether it was warm, and whether the rate was kept."""
+        found = super().doubts(records, given)
+        for record in records:
+            if record["kind"] == "warm" and not record["held"]:
+                said = {key: record[key] for key in ("counter", "below", "seconds")}
+                found.append(reason("service-not-warm", **said))
+        at_rate = [run for run in runs_of(records) if run.get("phase") == loads.RATE]
+        done = sum(_Own(run, records).results.get("requests_per_second", 0.0) for run in at_rate)
+        if at_rate and done < _KEPT_RATE * given["rate"]:
+            found.append(reason("rate-missed", instance="", asked=given["rate"], done=done))
+        return found
+
+    def advice(self, found: ToolRecord, cell: Cell) -> Advice:
+        """As of the base."""
+        return advice.of(found, cell)
+
+
+class _Own:
+    """A run of a client with its results."""
+
+    def __init__(self, run: Record, records: Sequence[Record]) -> None:
+        of = (run["instance"], run.get("phase"))
+        self.run = run
+        self.records = [
+            r for r in records if r is not run and (r.get("instance"), r.get("phase")) == of
+        ]
+        self.results = loads.results(self.records)
+        get = self.results.get
+        reckoned = get("requests_per_second", 0.0) * get("elapsed", float(run["elapsed_s"]))
+        self.requests = get("requests", reckoned)
+
+
+def _of_cell(runs: Sequence[_Own]) -> List[Figure]:
+    """Return what all clients of a phase measured together, and what was used meanwhile."""
+    figures: Mapping[str, Any] = runs[0].run["figures"]
+    names = list(figures) or list(_OF_HTTP)
+    found: List[Figure] = []
+    buckets = [bucket for one in runs for bucket in loads.histogram(one.records)]
+    for name in names:
+        figure = description.Figure(**figures[name]) if figures else description.Figure()
+        values = [(one.results.get(name), one.requests or 0.0) for one in runs]
+        found.append((name, _together(name, values, buckets), description.unit_of(name, figure)))
+    requests = sum(one.requests or 0.0 for one in runs) or None
+    server = _sum([one.run.get("server", {}).get("cpu_s") for one in runs])
+    client = _sum([one.run["client_cpu_s"] for one in runs])
+    found += [
+        ("cpu_per_request", _each(server, requests), "µs"),
+        ("server_cpu_time", server, "s"),
+        ("client_cpu_time", client, "s"),
+        ("client_cpu_per_request", _each(client, requests), "µs"),
+    ]
+    balancer = runs[0].run.get("balancer")
+    if balancer:
+        found.append(("balancer_cpu_time", balancer.get("cpu_s"), "s"))
+    return found
+
+
+def _together(
+    name: str, values: Sequence[Tuple[Optional[float], float]], buckets: Sequence[Record]
+) -> Optional[float]:
+    known = [value for value, _ in values if value is not None]
+    if len(known) < len(values):
+        return None
+    if len(values) == 1:
+        return known[0]
+    if name in _MEANS:
+        weight = sum(requests for _, requests in values)
+        total = sum((value or 0.0) * requests for value, requests in values)
+        return total / weight if weight else None
+    if name.startswith("latency_"):
+        merged = loads.percentile(buckets, name) if name.startswith("latency_p") else None
+        return max(known) if merged is None else merged
+    return sum(known)
+
+
+def _of_instances(runs: Sequence[_Own]) -> List[Tuple[str, str, float, str]]:
+    """Return what is known of each instance: metric, its name, value, unit."""
+    found: List[Tuple[str, str, float, str]] = []
+    for one in runs:
+        instance, units = one.run["instance"], one.run["metrics"]
+        for key, value in (one.run.get("status") or {}).items():
+            metric, _, of = key.partition(":")
+            found.append((metric, of or instance, float(value), units.get(metric, "count")))
+        for of, cpu_s in (one.run.get("instances") or {}).items():
+            found.append(("instance_cpu_time", of, float(cpu_s), "s"))
+        for of, count in (one.run.get("requests") or {}).items():
+            found.append(("instance_requests", of, float(count), "count"))
+        if instance:
+            cpu_s = (one.run.get("server") or {}).get("cpu_s")
+            found += [("instance_cpu_time", instance, cpu_s, "s")] if cpu_s is not None else []
+            if one.requests:
+                found.append(("instance_requests", instance, float(one.requests), "count"))
+    return found
+
+
+def _sum(values: Sequence[Optional[float]]) -> Optional[float]:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _each(seconds: Optional[float], requests: Optional[float]) -> Optional[float]:
+    return None if seconds is None or not requests else seconds * 1e6 / requests
+
+
+def _service(given: Mapping[str, Any]) -> Service:
+    service = given.get("service")
+    if service is None:
+        raise Fault("no service is named", "--set service=NAME, or the path of a service file")
+    return description.read(service)
+
+
+def _program(service: Service, name: str, candidates: Sequence[str]) -> str:
+    """Return the path of the first candidate that this host has; a pattern means its last match."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS])
+    for one in candidates:
+        one = description.filled(one, {"here": os.path.expanduser(service.here)})
+        if os.sep not in one:
+            found = shutil.which(one, path=path)
+        else:
+            matches = glob.glob(os.path.expanduser(one))
+            found = max(matches, key=_natural, default=None)
+        if found:
+            return os.path.abspath(found)
+    raise Fault(
+        reason("program-missing", service=service.name, needs=name, candidates=list(candidates)),
+        "install one, or write its path into the service file",
+    )
+
+
+def _natural(path: str) -> List[Tuple[int, str]]:
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", path)]
+
+
+def _version(service: Service, programs: Mapping[str, str]) -> str:
+    """Return the number in what its command for the version prints; "" without such a command."""
+    if not service.version:
+        return ""
+    values = {**programs, "here": os.path.expanduser(service.here)}
+    words = description.words(service.version, values, {})
+    said = check.answer(words[0], *words[1:])
+    found = re.search(r"\d+(?:\.\d+)+(?:[-.~+]?\w+)*", said)
+    if not found:
+        first = (said.strip().splitlines() or [""])[0][:80]
+        raise Fault(f"{' '.join(words)} tells no version: {first!r}", "mend `version` of the file")
+    return found[0]
+
+
+def _rate(service: Service, asked: Any) -> Any:
+    """Return the rate: requests a second, 0 for none, or "half" until it is calibrated."""
+    if asked in (NO_RATE, 0, False) or (asked == HALF and not service.keeps_a_rate):
+        return 0
+    if asked == HALF:
+        return HALF
+    if not service.keeps_a_rate:
+        raise Fault(f"the load of {service.name} keeps no rate", "give it a command at_rate")
+    return check.whole("rate", asked, 1)
+
+
+def _balancer(service: Service, asked: Any) -> str:
+    if asked is None:
+        return service.balancer
+    given = NO_BALANCER if asked is False else asked
+    check.choice("balancer", given, (NO_BALANCER, HAPROXY))
+    if given == HAPROXY and service.load.kind != HTTP:
+        raise Fault("only a load of kind http goes through a balancer")
+    return str(given)
+
+
+def _timing(service: Service, resolved: Mapping[str, Any]) -> Timing:
+    """Return the planned seconds; a command's own time is not known and taken as asked for."""
+    until = service.warm.until
+    early = resolved["saturation_s"] if resolved["rate"] else 0
+    last = resolved["time_s"] if resolved["rate"] else resolved["saturation_s"]
+    warm = (until.at_most_s / 2 if until else 0.0) + 2 * (resolved["warmup_s"] + 1) + early
+    return Timing(_START_S, warm, float(last))

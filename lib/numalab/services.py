@@ -1,0 +1,151 @@
+"""Service files: a service of anybody's in YAML; `services/README.md` explains the keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from numalab import home, untrusted, yaml_file
+from numalab.agent.contract import to_json
+from numalab.agent.errors import Fault
+from numalab.agent.paths import published
+from numalab.agent.plan.grammar import suggestion
+from numalab.agent.served.service import description
+from numalab.agent.served.service.description import Service, WrongService
+
+_README = "services/README.md explains the keys"
+
+
+def names() -> list[str]:
+    """Return the names of the services of the checkout, sorted."""
+    return sorted(path.stem for path in (home.root() / "services").glob("*.yml"))
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return a service, by its name or the path of a file, as the mapping that the agent gets.
+
+    Raises Fault for an unknown name and for a file with a mistake, with its line and key.
+    """
+    path = Path(name)
+    if path.suffix not in (".yml", ".yaml"):
+        path = home.root() / "services" / f"{name}.yml"
+        if not untrusted.is_name(name) or not path.is_file():
+            hint = suggestion(name, names())
+            if any(map(os.path.isfile, (f"{name}.yml", name))):
+                hint = f"a file of your own is named with its ending .yml: {name}.yml"
+            raise Fault(f"there is no service {name!r}", hint)
+    content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Fault(f"{path} is not UTF-8 text", "it must be YAML text") from None
+    return parse(text, path)
+
+
+def parse(text: str, where: Path) -> dict[str, Any]:
+    """Return the service that a YAML text describes; see `load`."""
+    keys = _long_form(yaml_file.parse(text, where))
+    keys["name"] = where.stem
+    keys["here"] = published(str(where.resolve().parent))
+    lines = yaml_file.lines(text)
+    _read_files(keys, where, lines)
+    try:
+        service = _adapter().validate_json(json.dumps(keys, default=str))
+        description.check(service)
+    except ValidationError as error:
+        raise Fault(yaml_file.at(where, lines, error, _known()), _README) from None
+    except WrongService as wrong:
+        line = yaml_file.line_of(lines, wrong.key)
+        raise Fault(f"{where}, line {line}, {wrong.what}", wrong.hint or _README) from None
+    return dict(to_json(service))
+
+
+def _read_files(keys: dict[str, Any], where: Path, lines: Any) -> None:
+    """Put the text of a file beside the service's in the place of each `{file: PATH}`."""
+    files = keys.get("files")
+    for name, given in files.items() if isinstance(files, dict) else ():
+        if not (isinstance(given, dict) and list(given) == ["file"]):
+            continue
+        try:
+            content = untrusted.read_bytes(
+                where.resolve().parent, str(given["file"]), untrusted.LARGEST_YAML
+            )
+            files[name] = content.decode("utf-8")
+        except (Fault, UnicodeDecodeError) as error:
+            line = yaml_file.line_of(lines, ("files", str(name)))
+            raise Fault(f"{where}, line {line}, files.{name}: {error}", _README) from None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two services say the same, wherever their files are."""
+    return isinstance(one, dict) and isinstance(other, dict) and (
+        {**one, "here": ""} == {**other, "here": ""}
+    )  # fmt: skip
+
+
+def _long_form(keys: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys with every short form written out."""
+    keys = dict(keys)
+
+    def each(name: str, change: Any) -> None:
+        if isinstance(keys.get(name), dict):
+            keys[name] = {str(key): change(value) for key, value in keys[name].items()}
+
+    each("needs", lambda one: one if isinstance(one, list) else [one])
+    each("options", _option)
+    each("environment", lambda one: str(one) if isinstance(one, (int, float)) else one)
+    if "memory" in keys and not isinstance(keys["memory"], list):
+        keys["memory"] = [keys["memory"]]
+    if isinstance(keys.get("prepare"), list):
+        keys["prepare"] = {"commands": keys["prepare"]}
+    if isinstance(keys.get("stop"), str):
+        keys["stop"] = {"signal": keys["stop"].removeprefix("SIG")}
+    if "balancer" in keys and keys["balancer"] in (None, False):
+        keys["balancer"] = description.NO_BALANCER
+    for name, inner in (("load", "figures"), ("counters", "metrics")):
+        whole = keys.get(name)
+        if isinstance(whole, dict) and isinstance(whole.get(inner), dict):
+            figures = {str(key): _figure(value, name) for key, value in whole[inner].items()}
+            keys[name] = {**whole, inner: figures}
+    return keys
+
+
+def _option(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return {"value": _word(value)}
+    if "total" in value and "value" not in value:
+        value = {**value, "value": value["total"], "total": True}
+    if isinstance(value.get("texts"), dict):
+        value = {**value, "texts": {str(_word(k)): v for k, v in value["texts"].items()}}
+    return {**value, "value": _word(value["value"])} if "value" in value else value
+
+
+def _word(value: Any) -> Any:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _figure(value: Any, of: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    return {"find": value} if "#" in value or of == "load" else {"unit": value}
+
+
+def _adapter() -> TypeAdapter[Service]:
+    for kind in _classes():
+        strict = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+        kind.__pydantic_config__ = strict
+    return TypeAdapter(Service)
+
+
+def _classes() -> Iterator[Any]:
+    return (one for one in vars(description).values() if dataclasses.is_dataclass(one))
+
+
+def _known() -> set[str]:
+    return {field.name for kind in _classes() for field in dataclasses.fields(kind)} - {"name"}
