@@ -43,6 +43,7 @@ from .request import check
 from .tours import started, toured
 
 TRIAL_OVERHEAD_S = 0.15  # starting the tool, proving the placement, writing the journal
+_EMULATED = 10  # times as long a trial takes where memory's timing is emulated
 RUN_OVERHEAD_S = 6.0  # looking at the host, tables and the notebook
 
 Unfit = Tuple[Cell, Reason]  # a cell that cannot be measured here, and why
@@ -136,7 +137,10 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         resolved=_resolutions(request, found, cells, unfit),
         order=trial_order(started(cells, tours), fitted.blocks, request.seed),
         warnings=(),
-        estimate=_estimate(started(cells, tours), fitted.blocks, outlay),
+        # The budget is spent as on a machine: what is measured does not hang on the emulation.
+        estimate=_estimate(
+            started(cells, tours), fitted.blocks, outlay, _EMULATED if host.timed else 1
+        ),
         client=host.client,
         outlay=outlay,
         tours=tours,
@@ -180,11 +184,13 @@ def ended_after(plan: Plan, block: int) -> Plan:
     )
 
 
-def _estimate(cells: Sequence[Cell], blocks: int, outlay: Optional[Outlay]) -> Timing:
+def _estimate(
+    cells: Sequence[Cell], blocks: int, outlay: Optional[Outlay], slower: float = 1
+) -> Timing:
     """Return the seconds of a run: of all trials, and as total with what comes before and after."""
 
     def total(name: str) -> float:
-        return blocks * float(sum(getattr(cell.timing, name) for cell in cells))
+        return slower * blocks * float(sum(getattr(cell.timing, name) for cell in cells))
 
     setup, warmup, measure = map(total, ("setup_s", "warmup_s", "measure_s"))
     once = RUN_OVERHEAD_S + (outlay.prepare_s if outlay else 0.0) if cells else 0.0
@@ -613,6 +619,8 @@ def _warnings(plan: Plan, host: Host) -> List[Reason]:
     warnings = []
     if not plan.cells:
         warnings.append(reason("nothing-to-measure"))
+    if host.timed:
+        warnings.append(reason("emulated-timing", times=_EMULATED))
     elif BASELINE not in roles and request.cases:
         warnings.append(reason("baseline-not-in-first-case", case=request.cases[0].name))
     if plan.cells and request.control and CONTROL not in roles:

@@ -156,6 +156,11 @@ SENTENCES: Dict[str, Template] = {
         "fewer than two nodes have memory that may be used: local and remote memory cannot be "
         "compared on the same CPUs here"
     ),
+    "emulated-timing": (
+        "the memory timing of this emulated host is configured: all times are the model's. The "
+        "duration counts a trial {times} times as long as a machine's; beside other work it "
+        "takes longer still"
+    ),
     "host-with-one-node": (
         "this host has one NUMA node: remote memory, interleaving and everything else that needs "
         "a second node cannot be tested here"
