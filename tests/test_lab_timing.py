@@ -7,12 +7,17 @@ import platform
 import shutil
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+import sysfs_tree
+import topologies
 from numalab.agent.collectors import memory_model
+from numalab.agent.drivers.probe import Probe
+from numalab.agent.host import topology
 from numalab.lab import hosts, qemu, timing_build
 from numalab.lab.timing import Timing
 
@@ -116,7 +121,7 @@ def a_page(folder: Path, *cpus: dict, **head: int) -> str:
             *14 * [0],
         ]
         struct.pack_into("<44Q", page, 512 * (number + 1), *row)
-    words = b"vcpus=2 latency_ns=85:136+136:85 counters=/x"
+    words = b"vcpus=2 latency_ns=85:136+136:85 l1=32/8 l2=256/8 l3=1024/16 counters=/x"
     page[33280 : 33280 + len(words)] = words
     device = folder / "sys/bus/pci/devices/0000:00:04.0"
     device.mkdir(parents=True)
@@ -140,7 +145,8 @@ def test_the_counters_say_who_read_what_from_where(tmp_path):
     assert gbs["traffic_from_node", "node 1"] == pytest.approx(640 + 1280)
     assert gbs["traffic_to_node", "node 1"] == 0
     assert gbs["local_dram_reads", "node 0"] == pytest.approx(6400)
-    assert memory_model.configuration(root) == {"vcpus": "2", "latency_ns": "85:136+136:85"}
+    configured = memory_model.configuration(root)
+    assert configured["latency_ns"] == "85:136+136:85" and "counters" not in configured
 
 
 def test_a_measurement_in_which_the_emulator_gave_up_is_known(tmp_path):
@@ -149,6 +155,39 @@ def test_a_measurement_in_which_the_emulator_gave_up_is_known(tmp_path):
         measured = memory_model.stop(memory_model.snapshot(start), None, root)
         assert memory_model.lost({memory_model.SOURCE: measured}) is lost
     assert not memory_model.lost({}) and memory_model.stop(None, None, str(tmp_path)) is None
+
+
+def test_a_timed_hosts_caches_are_the_models(tmp_path):
+    machine = sysfs_tree.grid("timed", packages=2, nodes_per_package=1, cores_per_node=2)
+    host = topology.read(a_page(sysfs_tree.write(tmp_path, machine), {}, {}, {}, {}))
+    assert host.timed and not topology.read(sysfs_tree.shared(machine)).timed
+    outer = [(one.size_bytes, one.cpus) for one in host.caches if one.level == 3]
+    assert outer == [(1 << 20, "0-1"), (1 << 20, "2-3")]
+    assert [one.size_bytes for one in host.caches if one.level == 2] == 4 * [256 << 10]
+    assert host.cpu[3].l3 is not None and host.caches[host.cpu[3].l3].cpus == "2-3"
+
+
+def test_a_timed_host_is_measured_for_a_short_time_of_its_model():
+    machine = topologies.topology(cache_mib=1)
+    asked = {"bytes": "4x-llc", "seconds": 2, "delays": [0, 100]}
+    cpus, node = machine.node[0].cpus, "0"
+    for mode in ("latency", "loaded", "bandwidth"):
+        given = {"mode": mode, **asked} if mode == "loaded" else {"mode": mode, "seconds": 2}
+        made = Probe().prepare(given, replace(machine, timed=True), cpus, node)
+        assert made.options["seconds"] <= 0.1
+        assert Probe().prepare(given, machine, cpus, node).options["seconds"] == 2
+
+
+def test_a_library_of_other_flags_is_another(tmp_path, monkeypatch):
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n: >"$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = timing_build.library(print)
+    assert made == timing_build.library(print)
+    monkeypatch.setattr(timing_build, "_FLAGS", (*timing_build._FLAGS, "-g"))
+    assert timing_build.library(print) != made
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="an instruction of x86-64")

@@ -24,7 +24,7 @@ def library(say: image.Say) -> Path:
     """
     folder = home.root() / "lab" / "timing"
     sources = [folder / f"{name}.c" for name in _SOURCES]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(" ".join(_FLAGS).encode())
     for path in (*sources, folder / "timing.h"):
         digest.update(path.read_bytes())
     made = image.cache() / "timing" / f"{digest.hexdigest()[:16]}.so"
