@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -57,8 +58,10 @@ def test_a_host_without_a_compiler_has_the_probe_of_the_archive(archive, tmp_pat
 
 def test_programs_need_no_library_and_are_of_their_architecture(archive):
     machines = {"x86_64": 62, "aarch64": 183}  # of an ELF file, elf(5)
-    for arch in agent_archive.carried(archive):
-        program = zipfile.ZipFile(archive).read(f"{FOLDER}carried-{arch}")
+    each = itertools.product(agent_archive.PROGRAMS, agent_archive.carried(archive))
+    for one, arch in each:
+        folder = one.package.replace(".", "/")
+        program = zipfile.ZipFile(archive).read(f"{folder}/carried-{arch}")
         assert program[:5] == b"\x7fELF\x02" and program[18] == machines[arch]
         start, size, number = struct.unpack_from("<32xQ14xHH", program)
         kinds = [struct.unpack_from("<I", program, start + n * size)[0] for n in range(number)]

@@ -51,8 +51,10 @@ static bool has_word(const char *list, const char *word) {
 static void length_header(struct answer *a, const char *value) {
     int64_t length = 0;
     size_t digits = strspn(value, "0123456789");
-    if (!digits || digits > 18 || value[digits + strspn(value + digits, " \t")])
+    if (!digits || digits > 18 || value[digits + strspn(value + digits, " \t")]) {
         a->part = BAD;
+        return;
+    }
     for (size_t i = 0; i < digits; i++)
         length = length * 10 + (value[i] - '0');
     if (a->sized && length != a->left)

@@ -113,7 +113,7 @@ def command_line(
 ) -> List[str]:
     """Return the command line of a run.
 
-    ``to`` is ``unix:PATH`` or ``HOST:PORT``, ``request`` what is asked for by GET, in which
+    ``to`` is ``unix:PATH`` or ``ADDRESS:PORT``, ``request`` what is asked for by GET, in which
     ``#N#`` becomes a random whole number below N. ``rate`` is in requests a second, 0 for a closed
     loop of all connections. The program refuses what it cannot use, with a message.
     """

@@ -50,7 +50,7 @@ int64_t histogram_at(const struct histogram *h, double share) {
     for (int i = 0; i < BUCKETS; i++) {
         seen += h->buckets[i];
         if (h->buckets[i] && seen >= wanted)
-            return bucket_top(i);
+            return bucket_top(i) < h->most ? bucket_top(i) : h->most;
     }
     return 0;
 }

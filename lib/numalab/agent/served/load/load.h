@@ -60,7 +60,8 @@ int bucket_of(int64_t value);
 int64_t bucket_top(int bucket); /* the highest value of it */
 void histogram_add(struct histogram *h, int64_t value);
 void histogram_merge(struct histogram *into, const struct histogram *from);
-/* The highest value of the bucket that holds this share of all values; 0 where it is empty. */
+/* The highest value that the bucket may hold in which this share of all values ends, but none above
+ * the highest that was counted; 0 where there is none. */
 int64_t histogram_at(const struct histogram *h, double share);
 
 /* --- answer.c --- */
@@ -111,6 +112,7 @@ struct worker {
 
 void worker_connect(struct worker *w); /* makes its connections; dies where it cannot */
 void *worker_run(void *worker);        /* the thread */
+void worker_free(struct worker *w);
 
 /* --- selftest.c --- */
 

@@ -196,5 +196,8 @@ int main(int count, char **words) {
         pthread_join(workers[i].thread, NULL);
     cpu = read_clock(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     print_results(workers, o.threads, cpu);
+    for (int i = 0; i < o.threads; i++)
+        worker_free(&workers[i]);
+    free(workers);
     return 0;
 }

@@ -1,15 +1,15 @@
 /* The command line. Whatever is wrong with it ends the program with a message and status 2. */
 #include "load.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 
 static const char USAGE[] =
-    "usage: numalab-load --to unix:PATH|HOST:PORT --request PATH [OPTION]...\n"
+    "usage: numalab-load --to unix:PATH|ADDRESS:PORT --request PATH [OPTION]...\n"
     "       numalab-load --version | --help | --self-test\n"
     "\n"
     "Asks an HTTP/1.1 server over connections that are kept, and prints a JSON object a line.\n"
@@ -57,27 +57,34 @@ static void read_unix(struct options *o, const char *path) {
     o->address_size = sizeof *address;
 }
 
+/* Addresses alone: without libraries, a program cannot look names up. */
 static void read_to(struct options *o) {
-    char host[256];
+    char host[64];
+    struct sockaddr_in *four = (struct sockaddr_in *)&o->address;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)&o->address;
     const char *colon = strrchr(o->to, ':');
     if (strncmp(o->to, "unix:", 5) == 0) {
         read_unix(o, o->to + 5);
         return;
     }
     size_t size = colon ? (size_t)(colon - o->to) : 0;
-    if (!size || !colon[1] || size >= sizeof host)
-        die(EXIT_ARGUMENTS, "--to %.200s: neither unix:PATH nor HOST:PORT", o->to);
-    bool brackets = o->to[0] == '[' && o->to[size - 1] == ']'; /* [::1]:80 */
+    bool brackets = size > 2 && o->to[0] == '[' && o->to[size - 1] == ']'; /* [::1]:80 */
+    if (!size || size - 2 * brackets >= sizeof host)
+        die(EXIT_ARGUMENTS, "--to %.200s: neither unix:PATH nor ADDRESS:PORT", o->to);
     memcpy(host, o->to + brackets, size - 2 * brackets);
     host[size - 2 * brackets] = 0;
-    whole("--to: the port", colon + 1, 1, 65535);
-    struct addrinfo asked = {.ai_socktype = SOCK_STREAM}, *found;
-    int error = getaddrinfo(host, colon + 1, &asked, &found);
-    if (error)
-        die(EXIT_FAILED, "--to %.200s: %s", o->to, gai_strerror(error));
-    memcpy(&o->address, found->ai_addr, found->ai_addrlen);
-    o->address_size = found->ai_addrlen;
-    freeaddrinfo(found);
+    in_port_t port = htons((uint16_t)whole("--to: the port", colon + 1, 1, 65535));
+    if (!brackets && inet_pton(AF_INET, host, &four->sin_addr) == 1) {
+        four->sin_family = AF_INET;
+        four->sin_port = port;
+        o->address_size = sizeof *four;
+    } else if (brackets && inet_pton(AF_INET6, host, &six->sin6_addr) == 1) {
+        six->sin6_family = AF_INET6;
+        six->sin6_port = port;
+        o->address_size = sizeof *six;
+    } else
+        die(EXIT_ARGUMENTS, "--to %.200s: give an address, as 127.0.0.1 or [::1], not a name",
+            o->to);
 }
 
 /* A request target without blanks and control characters; each #N# with a number from 1 on. */

@@ -139,7 +139,7 @@ def histogram(logs: Sequence[Path], since: float) -> Dict[float, int]:
 
 def _upper_edge(us: int) -> float:
     """Return microseconds as ms, rounded up to three digits."""
-    step = 10 ** max(0, len(str(us)) - 3)
+    step: int = 10 ** max(0, len(str(us)) - 3)
     return math.ceil(us / step) * step / 1000
 
 

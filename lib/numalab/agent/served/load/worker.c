@@ -409,6 +409,18 @@ static void await(struct worker *w, struct connection *c) {
                             : strerror(error));
 }
 
+void worker_free(struct worker *w) {
+    struct loop *l = w->loop;
+    for (int i = 0; i < l->count; i++) {
+        hang_up(l, &l->all[i]);
+        free(l->all[i].out);
+    }
+    close(l->epoll);
+    close(l->timer);
+    free(l->all);
+    free(l);
+}
+
 void worker_connect(struct worker *w) {
     const struct options *o = w->options;
     struct loop *l = w->loop = need(calloc(1, sizeof *l));
