@@ -98,6 +98,8 @@ class ServedTrial:
         self.copies: List[Copy] = []
         self.clients: List[Client] = []
         self.lead_s = 0
+        if memory_model.configuration():  # it has the clock from go on: a client's whole life is
+            self.client_leads = False  # to be in its time
         self.follower: Optional[threading.Thread] = None
         self.trouble: Optional[BaseException] = None
 
@@ -124,10 +126,8 @@ class ServedTrial:
         answered = time.monotonic()
         self.warm_up()
         filled = time.monotonic()
-        # A client lives in one kind of time: where a memory model has the clock, in the model's.
-        modelled = memory_model.switch(True)
-        # A host that starts a server slowly also proves and counts slowly; in real time, that is.
-        room_s = _ROOM_S + (0 if modelled else int(answered - began) // 4)
+        # A host that starts a server slowly also proves and counts slowly.
+        room_s = _ROOM_S + (int(answered - began) // 4 if self.client_leads else 0)
         self.lead_s = self.options["warmup_s"] + room_s
         for phase in self.phases[:-1]:
             self._begin(phase)
@@ -254,7 +254,6 @@ class ServedTrial:
 
     def kill(self) -> None:
         """End clients and servers at once, those that have not ended."""
-        memory_model.switch(False)
         for client in self.clients:
             client.kill()
         if self.follower:
