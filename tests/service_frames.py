@@ -12,9 +12,30 @@ import frames
 import topologies
 from frames import Cell
 from numalab import runs
-from numalab.agent.contract import Instance, Measure, ToolRecord
+from numalab.agent.contract import Instance, Measure, ToolRecord, to_json
 from numalab.agent.plan.kinds import bound
+from numalab.agent.served.service.description import Load, Option, Service
 
+SERVICE = to_json(
+    Service(
+        name="portal", here="~/services", says="a portal", needs={"server": ("portal",)},
+        start="{server} -m {heap:MiB} {use_numa} -s {socket}",
+        load=Load(kind="http", request="/"),
+        options={
+            "heap": Option("1GiB", total=True),
+            "use_numa": Option("off", texts={"off": "", "on": "-N"}, places_memory=True),
+        },
+        environment={"GREETING": "good day"},
+    )
+)  # fmt: skip
+OPTIONS = {
+    "service": SERVICE, "connections": 64, "cpus": 4, "balancer": "haproxy",
+    "heap": 512 << 20, "use_numa": "off",
+}  # fmt: skip
+TOOL = ToolRecord(
+    "service", "portal 1.2", "/usr/bin/portal",
+    facts={"service": SERVICE, "title": "portal 1.2", "programs": {"server": "/usr/bin/portal"}},
+)  # fmt: skip
 SATURATED, AT_RATE = "saturation_requests_per_second", "requests_per_second"
 MEASURE = {
     SATURATED: Measure("1/s", "higher"),
@@ -51,7 +72,7 @@ def cells(**truth: float) -> List[Cell]:
     found = {
         "unbound": 4000.0, "interleave:unbound": 4100.0, "instances:nodes": 8000.0,
         "instances:unbound": 5200.0, "instances:spread": 5000.0, "unbound/use_numa=on": 4600.0,
-        "unbound/balancer=none": 4300.0, **{k.replace("_", ":", 1): v for k, v in truth.items()},
+        "unbound/balancer=none": 4300.0, **{k if "/" in k else k.replace("_", ":", 1): v for k, v in truth.items()},
     }  # fmt: skip
     made = [
         ServiceCell(id_, value, None if id_ == "unbound" else "unbound", threads=16, cpus=None,
@@ -72,6 +93,7 @@ def run(
     experiment: str = "service-per-node",
     others: Optional[Mapping[str, Mapping[str, float]]] = None,
     options: Optional[Mapping[str, Any]] = None,
+    tool: Optional[ToolRecord] = None,
     measure: Optional[Mapping[str, Measure]] = None,
     **measured: Any,
 ) -> runs.Run:
@@ -100,7 +122,8 @@ def run(
         parts.append(frames.measurements(valued, metric=metric, unit=unit, seed=place, **constants))
     several = [cell for cell in planned if cell.binding == "instances"]
     for metric, unit, value in (
-        ("instance_requests", "count", 1e5), ("server_cpu_time", "s", 12.0), ("gc_time", "s", 0.4),
+        ("instance_requests", "count", 1e5), ("instance_cpu_time", "s", 12.0),
+        ("gc_time", "s", 0.4),
     ):  # fmt: skip
         for n in range(1, nodes + 1):
             uneven = [replace(cell, value=value / nodes * (1 + 0.02 * n)) for cell in several]
@@ -110,10 +133,9 @@ def run(
                                         **{"noise": 0.03, **constants, "point": f"instance {n}",
                                            "x": float(n)})
                 )  # fmt: skip
-    tool = ToolRecord("service", "Tomcat 10.1.34", facts={"server": "tomcat Tomcat 10.1.34"})
     plan = frames.plan(
-        planned, experiment=experiment, measure=measure or MEASURE, options=dict(options or {}),
-        tool=tool,
+        planned, experiment=experiment, measure=measure or MEASURE,
+        options={**OPTIONS, **(options or {})}, tool=tool or TOOL,
     )  # fmt: skip
     plan = replace(plan, cells=tuple(_with_instances(cell, host, nodes) for cell in plan.cells))
     return frames.run(
@@ -123,7 +145,8 @@ def run(
 
 def _with_instances(cell: Any, host: Any, nodes: int) -> Any:
     if cell.binding != "instances":
-        return cell
+        own = {cell.sweep.option: cell.sweep.value} if cell.sweep else {}
+        return replace(cell, options={**cell.options, **own})
     each = []
     for n, node in enumerate(host.nodes):
         cpus = sorted(host.cpus_of[node.number])

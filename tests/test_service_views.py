@@ -10,7 +10,7 @@ from numalab.show.charts import curves
 from test_charts import assert_no_overlap, assert_publishable, offsets, texts
 
 SATURATED = service_frames.SATURATED
-PER_INSTANCE = ("instance_requests", "server_cpu_time", "gc_time")
+PER_INSTANCE = ("instance_requests", "instance_cpu_time", "gc_time")
 
 
 def key(figure):

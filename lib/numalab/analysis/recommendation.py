@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from ..agent import cpulist, drivers
-from ..agent.contract import CONTROL, VERIFIED, Cell, Host
+from ..agent import cpulist
+from ..agent.contract import CONTROL, VERIFIED, Bound, Cell, Host
 from ..agent.plan import kinds
 from ..agent.words import units
 from ..runs import Run
@@ -22,15 +22,7 @@ from ..show import escape, tables
 from . import evidence, judge, results
 from .evidence import BLOCKS_NEEDED, SMALL_DATA
 from .judge import DEFAULT, Effect
-
-
-@dataclass(frozen=True)
-class Lines:
-    """What to paste in one place: ``where`` names it, ``remarks`` say what to mind."""
-
-    where: str
-    lines: list[str]
-    remarks: list[str] = field(default_factory=list)
+from .paste import Lines, paste
 
 
 @dataclass(frozen=True)
@@ -38,8 +30,9 @@ class Recommendation:
     """``cell`` is the id of the recommended cell, None where nothing is recommended.
 
     ``says`` is a sentence with the figures that decided; ``costs``, ``alike`` (bindings that
-    cannot be told from the recommended one) and ``elsewhere`` (the same binding under the run's
-    other loads) are sentences as well; ``paste`` is empty where nothing is recommended.
+    cannot be told from the recommended one), ``elsewhere`` (the same binding under the run's
+    other loads) and ``parts`` (what of the gain is splitting, and what binding) are sentences as
+    well; ``paste`` is empty where nothing is recommended.
     """
 
     cell: str | None
@@ -48,6 +41,7 @@ class Recommendation:
     alike: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
     paste: list[Lines] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
 
 
 def suitable(run: Run) -> bool:
@@ -72,7 +66,7 @@ def of(run: Run) -> Recommendation:
         for load, cells in _loads(run).items()
         if (default := _default(cells)) is not None
     )
-    others = [cell for cell in cells if cell is not default]
+    others = [cell for cell in cells if cell is not default and not _without_balancer(cell)]
     effects = {cell.id: headline.judge.compare(cell.id, default.id) for cell in others}
     refused = _refused(run, headline, default, list(effects.values()))
     if refused:
@@ -93,7 +87,7 @@ def of(run: Run) -> Recommendation:
     mean, base = (tables.number(headline.mean(cell)) for cell in (best, default))
     return Recommendation(
         best.id,
-        f"Bind it: {figures} against the default ({default.label}): {mean} against {base} "
+        f"{_do(best)}: {figures} against the default ({default.label}): {mean} against {base} "
         f"{headline.unit}, {better}; {ground}.",
         list(_costs(run, headline, best, default)),
         [
@@ -102,8 +96,16 @@ def of(run: Run) -> Recommendation:
             if cell is not best and not headline.judge.compare(cell.id, best.id).different
         ],
         list(_elsewhere(run, headline, best, load)),
-        paste(run, best),
+        paste(run.plan.tool, best),
+        list(_parts(headline, cells, best, default)),
     )
+
+
+def _do(cell: Cell) -> str:
+    """What a cell does to the default, in an imperative: not all of them bind."""
+    if cell.numactl or any(one.numactl for one in cell.instances):
+        return "Bind it"
+    return "Split it" if cell.instances else "Set it"
 
 
 class _Headline:
@@ -185,6 +187,11 @@ def _default(cells: Sequence[Cell]) -> Cell | None:
     return next((cell for cell in cells if cell.binding == DEFAULT), None)
 
 
+def _without_balancer(cell: Cell) -> bool:
+    """Whether it is the default asked directly: a control of what the balancer costs."""
+    return cell.sweep is not None and cell.sweep.option == "balancer"
+
+
 def _same_binding(cell: Cell, other: Cell) -> bool:
     """Whether two cells differ in their load only."""
     return (cell.binding, cell.layout, cell.cpus, cell.memory) == (
@@ -214,8 +221,25 @@ _WHEN_FULL = {
 }
 
 
-def _memory_costs(shape: Host, cell: Cell) -> Iterator[str]:
-    """What a cell's memory policy costs: its room, and what becomes of what does not fit."""
+def _instances_cost(shape: Host, cell: Cell) -> Iterator[str]:
+    """What several instances cost that one does not."""
+    yield (
+        f"{units.count(len(cell.instances), 'server')} share nothing: sessions, caches and "
+        "connections are divided among them, or there as many times"
+    )
+    if all(one.memory.policy == "bind" for one in cell.instances):
+        rooms = {node.number: node.memory_bytes for node in shape.nodes}
+        each = [rooms.get(int(one.memory.nodes or "-1")) for one in cell.instances]
+        known = [size for size in each if size is not None]
+        room = f" ({tables.number(min(known) / 2**30)} GiB on the smallest)" if known else ""
+        yield (
+            f"all memory of an instance must fit on its node{room}: what does not is reclaimed, "
+            "swapped or killed, never placed on another node"
+        )
+
+
+def _memory_costs(shape: Host, cell: Bound) -> Iterator[str]:
+    """What a memory policy costs: its room, and what becomes of what does not fit."""
     policy, nodes = cell.memory.policy, cell.memory.nodes
     if policy == "default":  # first touch: bound to CPUs, it is on their nodes
         nodes = cell.cpu_nodes if cell.cpus is not None else None
@@ -236,7 +260,7 @@ def _costs(run: Run, headline: _Headline, cell: Cell, default: Cell) -> Iterator
         mine, usable = len(cpulist.parse(cell.cpus)), len(shape.usable)
         if mine < usable:
             yield f"it may run on {mine} of {usable} hardware threads; the others stay free"
-    yield from _memory_costs(shape, cell)
+    yield from _instances_cost(shape, cell) if cell.instances else _memory_costs(shape, cell)
     for name, measure in run.measures.items():
         if name == headline.metric:
             continue
@@ -245,6 +269,30 @@ def _costs(run: Run, headline: _Headline, cell: Cell, default: Cell) -> Iterator
         if effect.different and (effect.log > 0) == (measure.better == "lower"):
             shown = tables.interval(effect.ratio, effect.low, effect.high)
             yield f"{tables.plain(name)} is {shown} times that of {default.label}"
+
+
+def _parts(headline: _Headline, cells: Sequence[Cell], best: Cell, default: Cell) -> Iterator[str]:
+    """What several bound instances gain over several unbound ones; what a balancer takes."""
+    split = next((c for c in cells if c.instances and c.layout == "unbound"), None)
+    if best.instances and split and split is not best:
+        alone = headline.judge.compare(split.id, default.id)
+        more = headline.judge.compare(best.id, split.id)
+        if alone.decided and more.decided:
+            yield (
+                f"splitting without binding ({split.label}): "
+                f"{tables.change(alone.ratio, alone.low, alone.high)} over the default"
+            )
+            yield (
+                f"binding on top of it: {tables.change(more.ratio, more.low, more.high)}"
+                + ("" if more.different else ", not distinguishable: the split is the gain")
+            )
+    for cell in filter(_without_balancer, cells):
+        effect = headline.judge.compare(best.id, cell.id)
+        if effect.decided:
+            yield (
+                f"against {cell.label}: {tables.change(effect.ratio, effect.low, effect.high)}"
+                + ("" if effect.different else ", not distinguishable")
+            )
 
 
 def _elsewhere(run: Run, headline: _Headline, chosen: Cell, first: str) -> Iterator[str]:
@@ -266,60 +314,10 @@ def _elsewhere(run: Run, headline: _Headline, chosen: Cell, first: str) -> Itera
         yield f"{load.replace('=', ' ')}: {verdict}"
 
 
-# ---------------------------------------------------------------- lines to paste
-
-
-def paste(run: Run, cell: Cell) -> list[Lines]:
-    """Return the lines that put a program under a cell's binding, place by place.
-
-    Their meaning: numactl(8); systemd.exec(5) (``CPUAffinity=`` assignments are merged until an
-    empty one; ``NUMAPolicy=`` is default, preferred, bind, interleave or local, of systemd 243 or
-    newer, with its nodes in ``NUMAMask=``, for preferred a single one); docker-run(1)
-    (``--cpuset-mems`` confines memory to nodes, which is membind; it has no other policy).
-    """
-    own = drivers.driver(run.plan.tool.name).advice(run.plan.tool, cell)
-    found = []
-    if cell.numactl:
-        found.append(Lines("numactl", [" ".join([*cell.numactl, own.program])]))
-        remarks = [] if cell.memory.policy == "default" else ["systemd 243 or newer"]
-        where = f"systemd: systemctl edit {own.service}.service"
-        found.append(Lines(where, _systemd(cell), remarks))
-        found.append(_docker(cell, own.program))
-    if own.file:
-        found.append(Lines(own.file, list(own.lines), list(own.remarks)))
-    return found
-
-
-def _systemd(cell: Cell) -> list[str]:
-    lines = ["[Service]"]
-    if cell.cpus is not None:
-        lines += ["CPUAffinity=", f"CPUAffinity={cell.cpus}"]
-    if cell.memory.policy != "default":
-        lines += [f"NUMAPolicy={cell.memory.policy}", f"NUMAMask={cell.memory.nodes}"]
-    return lines
-
-
-def _docker(cell: Cell, program: str) -> Lines:
-    policy, nodes = cell.memory.policy, cell.memory.nodes
-    words = ["docker", "run"]
-    if cell.cpus is not None:
-        words.append(f"--cpuset-cpus={cell.cpus}")
-    if policy == "default":
-        return Lines("docker", [" ".join([*words, "IMAGE"])])
-    if policy == "bind":
-        return Lines("docker", [" ".join([*words, f"--cpuset-mems={nodes}", "IMAGE"])])
-    words += ["--cap-add=SYS_NICE", "IMAGE", "numactl", f"--{policy}={nodes}", program]
-    return Lines(
-        "docker",
-        [" ".join(words)],
-        [
-            f"docker has no memory policy {policy}: --cpuset-mems can only confine; numactl must "
-            "be in the image, and its system call needs SYS_NICE (Docker 18.09 or newer)"
-        ],
-    )
-
-
 # ---------------------------------------------------------------- for a reader
+
+
+_LONG = 24  # lines to paste: more are folded
 
 
 def markdown(found: Recommendation) -> str:
@@ -330,9 +328,20 @@ def markdown(found: Recommendation) -> str:
         parts.append(f"{title}\n\n" + "\n".join(f"- {escape.markdown(one)}" for one in sentences))
     for place in found.paste:
         remarks = f" ({'; '.join(map(escape.markdown, place.remarks))})" if place.remarks else ""
-        lines = "\n".join(escape.line(line).replace("`", "'") for line in place.lines)
-        parts.append(f"{place.where}{remarks}:\n\n```\n{lines}\n```")
+        lines = "\n".join(map(_pasted, place.lines))
+        block = f"```\n{lines}\n```"
+        if len(place.lines) > _LONG:
+            summary = f"<summary>{escape.html(place.where)}{remarks}</summary>"
+            parts.append(f"<details>\n{summary}\n\n{block}\n\n</details>")
+        else:
+            parts.append(f"{place.where}{remarks}:\n\n{block}")
     return "\n\n".join(parts)
+
+
+def _pasted(line: str) -> str:
+    """A line for a code block of Markdown, with its indentation."""
+    indent = len(line) - len(line.lstrip(" "))
+    return " " * indent + escape.line(line).replace("`", "'")
 
 
 def text(found: Recommendation, width: int = 100) -> str:
@@ -353,6 +362,7 @@ def text(found: Recommendation, width: int = 100) -> str:
 
 def _lists(found: Recommendation) -> Iterator[tuple[str, list[str]]]:
     for title, sentences in (
+        ("Where the gain comes from:", found.parts),
         ("What it costs:", found.costs),
         ("Not distinguishable from it:", found.alike),
         ("The same binding under the other loads of this run:", found.elsewhere),

@@ -30,7 +30,11 @@ def of(found: ToolRecord, cell: Cell) -> Advice:
     program = shlex.join(description.words(service.start, values, texts))
     where = f"unix@{values['socket']}" if service.on_socket else f"127.0.0.1:{_EACH}"
     own = cell.sweep is not None and cell.sweep.option in service.options
-    remarks = [f"in {values['datadir']}: {', '.join(service.files)}"] if service.files else []
+    remarks = [f"{values['datadir']} has its files: {', '.join(service.files)}"]
+    remarks = remarks if service.files else []
+    for line in service.prepare.commands if service.prepare else ():
+        words = description.words(line, values, texts)
+        remarks.append(f"run there once: {shlex.join(words)}")
     return Advice(
         program,
         name,
