@@ -213,7 +213,8 @@ void sync_wait(struct vcpu *c) {
     if (!config.serial)
         wake_all();
     clock_check_deadline();
-    for (int patience = 0; least != NEVER && !may_run(c, least); patience++) {
+    for (int patience = 0; least != NEVER && atomic_load(&model_on) && !may_run(c, least);
+         patience++) {
         if (patience >= PATIENCE) {
             __atomic_fetch_add(&page->gave_up, 1, __ATOMIC_RELAXED);
             break;
