@@ -132,9 +132,10 @@ class Balancer(RunningServer):
         return {"title": self.title, "config": self.config}
 
     def said(self) -> str:
-        """As of the base: its alerts, where there are any."""
+        """As of the base: its first alert, as those after it only say that it gives up."""
         lines = log_lines(self.log)
-        return last_words([line for line in lines if "[ALERT]" in line] or lines)
+        alerts = [line.partition(" : ")[2] for line in lines if line.startswith("[ALERT]")]
+        return last_words(alerts[:1] or lines)
 
     def counters(self) -> Dict[str, float]:
         """Return what each instance answered, and its errors: ``instance_requests:NAME``,
