@@ -69,7 +69,9 @@ def parse(text: str, where: Path) -> dict[str, Any]:
 def _read_files(keys: dict[str, Any], where: Path, lines: Any) -> None:
     """Put the text of a file beside the service's in the place of each `{file: PATH}`."""
     files = keys.get("files")
-    for name, given in files.items() if isinstance(files, dict) else ():
+    if not isinstance(files, dict):
+        return
+    for name, given in files.items():
         if not (isinstance(given, dict) and list(given) == ["file"]):
             continue
         try:

@@ -41,6 +41,8 @@ Pids = Union[int, Sequence[int]]
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
 _MOST_BYTES = 64 << 20  # of one file: numa_maps of a large server is some MiB
 _MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*\Z")
+_CLONE_NEWUSER = 0x10000000  # linux/sched.h
+_NOBODY = "65534 0 1"  # the number that every distribution has for it, and what it is outside
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -338,16 +340,20 @@ def adopt_orphans(adopt: bool = True) -> None:
 
 
 def die_with_parent(
-    then: Optional[Callable[[], None]] = None, by: int = signal.SIGKILL
+    then: Optional[Callable[[], None]] = None, by: int = signal.SIGKILL, nobody: bool = False
 ) -> Callable[[], None]:
     """Return a ``preexec_fn``: the child gets the signal ``by`` when its parent dies.
 
     The parent is the process (strictly: the thread) that calls this function and starts the child.
-    ``then`` is called last, before the child becomes its program.
+    ``then`` is called last, before the child becomes its program. ``nobody``: as root, the child
+    is in a user namespace of its own (user_namespaces(7)) in which root is called nobody, for
+    programs that refuse root; what it makes is root's outside.
     """
     parent = os.getpid()
 
     def before_exec() -> None:
+        if nobody and os.geteuid() == 0:
+            _rename_root()  # first: it takes back the signal of a parent's death (prctl(2))
         _prctl(_PR_SET_PDEATHSIG, by)
         if os.getppid() != parent:  # it died before the line above
             os._exit(127)
@@ -355,6 +361,16 @@ def die_with_parent(
             then()
 
     return before_exec
+
+
+def _rename_root() -> None:
+    if _libc.unshare(_CLONE_NEWUSER):
+        os.write(2, b"numalab: this program refuses root, and root cannot make a user namespace "
+                 b"here: run numalab as a plain user\n")  # fmt: skip
+        os._exit(1)
+    for name, text in (("setgroups", "deny"), ("uid_map", _NOBODY), ("gid_map", _NOBODY)):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
 
 
 def set_process_name(name: bytes) -> None:

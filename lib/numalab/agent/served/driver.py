@@ -44,7 +44,7 @@ _FEWEST_CORES = 4  # that a node has, for one of them to be the client's
 # the CPU time of both, MySQL's 0.26; measured.
 _CLIENT_SHARE = 0.4
 SATURATED = 0.9  # of the client's own CPUs: then it is the client that is measured
-_EVENTS = ("server", "ready", "result", "end", "fault", "warmup", "warm")
+_EVENTS = ("server", "ready", "result", "end", "fault", "warmup", "warm", "balancer")
 _RUN = ("instance", "clients", "elapsed_s", "text", "exit_status", "client_cpu_s")
 
 Figure = Tuple[str, Optional[float], str]  # metric, value, unit
@@ -207,7 +207,7 @@ class ServedDriver(Driver):
         for number, run in enumerate(runs_of(records)):
             instance = run["instance"]
             own = [r for r in records if r.get("instance") == instance and r is not run]
-            why = _why_missing(own) or reason("client-silent", client=self.client)
+            why = why_missing(own) or reason("client-silent", client=self.client)
             x = number if instance else None
             out += [
                 row(name, value, unit, why, point=instance, x=x)
@@ -257,7 +257,8 @@ def _each(amount: Optional[float], by: Optional[float], scale: float = 1.0) -> O
     return None if amount is None or not by else amount * scale / by
 
 
-def _why_missing(own: Sequence[Record]) -> Optional[Reason]:
+def why_missing(own: Sequence[Record]) -> Optional[Reason]:
+    """Return why records of a run lack a figure, as far as they say it."""
     for record in own:
         if record["kind"] == "failure":
             return reason("tool-said", text=record["text"])

@@ -32,9 +32,9 @@ class PrivateFolder(Copies):
         self.lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def of(self, number: int) -> str:
-        """Return the folder of a server, made when it is not there."""
-        path = os.path.join(self.path, str(number))
+    def of(self, name: object) -> str:
+        """Return the folder of a server, by its number or name, made when it is not there."""
+        path = os.path.join(self.path, str(name))
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
         return path

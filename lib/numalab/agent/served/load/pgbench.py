@@ -1,10 +1,10 @@
 """pgbench started against a PostgreSQL server, and its output read (versions 13 to 18).
 
 Format: ``src/bin/pgbench/pgbench.c`` of each version (printProgressReport, printResults, doLog).
-pgbench has no warm-up and tells no percentiles. So its reports of each second are read, those of
-the lead left out; at a fixed rate also its log of transactions, of which a histogram is made here
-and appended to its output. Latency then counts from the intended time of the start: ``lag`` is the
-part of it that passed before the transaction began.
+pgbench has no warm-up and tells no percentiles. So what its reports of each second say of the lead
+is taken off its results; at a fixed rate also its log of transactions is read, of which a histogram
+is made here and appended to its output. Latency then counts from the intended time of the start:
+``lag`` is the part of it that passed before the transaction began.
 
 Records:
 
@@ -25,7 +25,7 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...contract import Record
 from ...errors import ParseError
@@ -45,14 +45,18 @@ _OPTION = re.compile(
     r"(transaction type|scaling factor|query mode|number of clients|number of threads"
     r"|maximum number of tries|duration|partition method|partitions): (\S.*)\Z"
 )
-_PROCESSED = re.compile(r"number of transactions actually processed: (\d+)\Z")
-_SUMMARY = re.compile(  # of the whole run, its lead included
-    r"(?:number of failed transactions: \d+ \([\d.]+%\)"
-    rf"|(?:latency average|latency stddev|initial connection time) = {_NUMBER} ms"
-    rf"|rate limit schedule lag: avg {_NUMBER} \(max {_NUMBER}\) ms"
-    rf"|tps = {_NUMBER} \((?:without initial connection time"
-    r"|(?:in|ex)cluding connections establishing)\))\Z"
-)
+_SUMMARY = (  # of the whole run, its lead included
+    ("processed", re.compile(r"number of transactions actually processed: (\d+)\Z")),
+    ("failed", re.compile(r"number of failed transactions: (\d+) \([\d.]+%\)\Z")),
+    ("latency", re.compile(rf"latency average = {_NUMBER} ms\Z")),
+    ("", re.compile(rf"(?:latency stddev|initial connection time) = {_NUMBER} ms\Z")),
+    ("lag", re.compile(rf"rate limit schedule lag: avg {_NUMBER} \(max {_NUMBER}\) ms\Z")),
+    ("", re.compile(rf"tps = {_NUMBER} \(including connections establishing\)\Z")),
+    ("tps", re.compile(
+        rf"tps = {_NUMBER} \((?:without initial connection time"
+        r"|excluding connections establishing)\)\Z"
+    )),
+)  # fmt: skip
 _FAILURE = re.compile(r"pgbench: (?:error|fatal|detail|hint): (.*)|(.*\baborted\b.*)")
 _HARMLESS = re.compile(
     r"pgbench \(.+\)\Z|pgbench: (?:warning|setting random seed)\b.*|(?:WARNING|NOTICE): .*"
@@ -154,7 +158,7 @@ class _Second(NamedTuple):
     tps: float
     latency: float
     failed: int
-    lag: Optional[float]
+    lag: float
 
 
 def parse(text: str) -> List[Record]:
@@ -164,23 +168,20 @@ def parse(text: str) -> List[Record]:
     """
     out: List[Record] = []
     seconds: List[_Second] = []
-    processed: Optional[int] = None
-    ended = False
+    totals: Dict[str, float] = {}
     first = last = 0.0
     for number, line in enumerate(text.splitlines(), 1):
         said = line.strip()
-        progress, total = _PROGRESS.match(said), _PROCESSED.match(said)
+        progress, total = _PROGRESS.match(said), _total(said)
         if progress:
             time = float(progress[1])
-            first, last = first or time, last or time - 1
+            first, last = first or time, last or time - 1  # the first comes after 1 s
             if time <= last:
                 raise ParseError(NAME, number, line, "its reports go back in time")
             seconds.append(_second(progress, time - first + 1, time - last))
             last = time
         elif total:
-            processed = int(total[1])
-        elif _SUMMARY.match(said):
-            ended = ended or said.startswith("tps")
+            totals.update(total)
         elif out and out[-1]["kind"] == "failure" and line.startswith("\t"):
             out[-1]["text"] += f" {said}"
         elif said and not _HARMLESS.match(said):
@@ -190,15 +191,24 @@ def parse(text: str) -> List[Record]:
     out += [_report(one) for one in seconds]
     if any(one["kind"] == "failure" for one in out):
         return out
-    if ended and processed is not None:
-        return out + _results(out, seconds, processed)
+    if {"processed", "latency", "tps"} <= set(totals):
+        return out + _results(out, seconds, totals)
     return [*out, {"kind": "incomplete", "reason": "the output ends before the results"}]
+
+
+def _total(said: str) -> Dict[str, float]:
+    """Return the number of a line of the summary by its name; {} for any other line."""
+    for name, pattern in _SUMMARY:
+        match = pattern.match(said)
+        if match:
+            return {name: _average(match[1])}
+    return {}
 
 
 def _second(progress: re.Match[str], t_s: float, took_s: float) -> _Second:
     tps, latency, _, failed, lag = (progress[n] for n in range(2, 7))
-    delay = None if lag is None else _average(lag)
-    return _Second(t_s, took_s, float(tps), _average(latency), int(failed or 0), delay)
+    late = _average(lag) if lag else 0.0
+    return _Second(t_s, took_s, float(tps), _average(latency), int(failed or 0), late)
 
 
 def _average(text: str) -> float:
@@ -207,9 +217,8 @@ def _average(text: str) -> float:
 
 
 def _report(one: _Second) -> Record:
-    lag = {} if one.lag is None else {"lag": one.lag}
     record = {"kind": "report", "t_s": round(one.t_s, 3), "requests": one.tps}
-    return {**record, "errors": one.failed, "latency": one.latency, **lag}
+    return {**record, "errors": one.failed, "latency": one.latency, "lag": one.lag}
 
 
 def _record(number: int, line: str, said: str) -> Record:
@@ -228,31 +237,44 @@ def _record(number: int, line: str, said: str) -> Record:
     return {"kind": "setup" if "lead_s" in record else "histogram", **record}
 
 
-def _results(records: Sequence[Record], seconds: Sequence[_Second], processed: int) -> List[Record]:
+def _results(
+    records: Sequence[Record], seconds: Sequence[_Second], totals: Mapping[str, float]
+) -> List[Record]:
     """Return the results of what came after the lead; ParseError where numbers do not agree."""
     lead_s = next(one["lead_s"] for one in records if one["kind"] == "setup")
+    processed = totals["processed"]
     reported = sum(one.tps * one.took_s for one in seconds)
     # What ended after the last report is in the total alone; tps have one decimal.
-    slack = 0.01 * processed + max((one.tps for one in seconds), default=0.0) + len(seconds)
-    if reported > processed + slack:
-        raise ParseError(NAME, 0, "", f"reports of {reported:.0f} transactions, but {processed}")
-    measured = [one for one in seconds if one.t_s > lead_s + 0.5]
-    elapsed = sum(one.took_s for one in measured)
-    if not measured:
-        return [{"kind": "incomplete", "reason": "no report after its lead"}]
-    done = [one.tps * one.took_s for one in measured]
-    requests = sum(done)
-    weighed = list(zip(measured, done))
+    if reported > 1.01 * processed + max((one.tps for one in seconds), default=0.0):
+        raise ParseError(
+            NAME, 0, "", f"reports of {reported:.0f} transactions, but {processed:.0f}"
+        )
+    lead = [one for one in seconds if one.t_s <= _end_of(lead_s, seconds)]
+    early = [one.tps * one.took_s for one in lead]
+    requests = max(0.0, processed - sum(early))
+    elapsed_s = processed / totals["tps"] - lead[-1].t_s if lead and totals["tps"] else 0.0
+    if elapsed_s <= 0 or not requests:
+        return [{"kind": "incomplete", "reason": "nothing was measured after its lead"}]
+
+    def later(mean: float, means: List[float]) -> float:
+        """Return what a mean is without the lead."""
+        whole = mean * processed - sum(one * n for one, n in zip(means, early))
+        return max(0.0, whole / requests)
+
     found: Dict[str, Optional[float]] = {
         "requests": round(requests),
-        "requests_per_second": requests / elapsed,
-        "elapsed": elapsed,
-        "errors": sum(one.failed for one in measured),
+        "requests_per_second": requests / elapsed_s,
+        "elapsed": elapsed_s,
+        "errors": totals.get("failed", 0.0) - sum(one.failed for one in lead),
+        "latency_avg": later(totals["latency"], [one.latency for one in lead]),
+        "schedule_lag_avg": later(totals.get("lag", 0.0), [one.lag for one in lead]),
     }
-    if requests:
-        found["latency_avg"] = sum(one.latency * n for one, n in weighed) / requests
-        found["schedule_lag_avg"] = sum((one.lag or 0.0) * n for one, n in weighed) / requests
     buckets = [one for one in records if one["kind"] == "histogram"]
     found.update((name, percentile(buckets, share)) for name, share in _PERCENTILES.items())
     known = {name: value for name, value in found.items() if value is not None}
     return [{"kind": "result", "name": name, "value": value} for name, value in known.items()]
+
+
+def _end_of(lead_s: float, seconds: Sequence[_Second]) -> float:
+    """Return when the lead ended: see `measured_from`."""
+    return next((one.t_s for one in seconds if one.t_s > lead_s - 0.5), 0.0)

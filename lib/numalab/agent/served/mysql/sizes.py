@@ -39,16 +39,23 @@ def rows(given: Mapping[str, Any], host: Host) -> int:
     """
     if given["rows"] != FOUR_CACHES:
         return check.whole("rows", given["rows"], 1)
+    most = check.size("data_limit", given["data_limit"])
+    each: int = min(four_caches(host), most) // given["instances"]
+    thousands: int = -(-each // (given["tables"] * ROW_BYTES * 1000))
+    return max(1, thousands) * 1000
+
+
+def four_caches(host: Host) -> int:
+    """Return four times the last-level caches of a host in bytes, but 256 MiB at least, and never
+
+    more than a quarter of its smallest node.
+    """
     caches = check.caches(host, any_cpus(host))
-    most = [check.size("data_limit", given["data_limit"])]
     sizes = (host.node[n].memory_bytes for n in host.memory_nodes if n in host.cpus_of)
-    most += [size // _OF_A_NODE for size in sizes if size]
     wanted = _TIMES_CACHES * (caches.last or _UNKNOWN_CACHES)
     if caches.hidden:
         wanted = max(wanted, _TIMES_CACHES * _UNKNOWN_CACHES)
-    each: int = min(max(wanted, _LEAST_DATA), *most) // given["instances"]
-    thousands: int = -(-each // (given["tables"] * ROW_BYTES * 1000))
-    return max(1, thousands) * 1000
+    return min([max(wanted, _LEAST_DATA), *(size // _OF_A_NODE for size in sizes if size)])
 
 
 def below_caches(options: Mapping[str, Any], host: Host, cpus: str) -> Mapping[str, int]:

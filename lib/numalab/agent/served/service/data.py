@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ... import kernel
 from ...contract import Reason, Tell, ToolRecord, from_json, reason, to_json
@@ -67,23 +67,27 @@ class PreparedData(dataset.DataSet):
             "cpus": self.options["cpus"], "connections": self.options["connections"],
         }  # fmt: skip
         texts = description.texts_of(service, self.options)
+        for name, text in service.files.items():
+            filled = description.filled(text, {**values, **texts})
+            (datadir / name).write_text(filled, encoding="utf-8")
         for line in service.prepare.commands:
-            self._run(description.words(line, values, texts), datadir)
+            words = description.words(line, values, texts)
+            _run(words, datadir, kernel.die_with_parent(nobody=service.refuses_root))
         return {"version": self.found.version}
 
-    def _run(self, words: List[str], datadir: Path) -> None:
-        try:
-            done = subprocess.run(
-                [os.path.expanduser(words[0]), *words[1:]], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=datadir, timeout=_LIMIT_S,
-                text=True, errors="replace",
-                preexec_fn=kernel.die_with_parent(nobody=self.service.refuses_root),
-            )  # fmt: skip
-            said, status = last_words(done.stdout.splitlines()), done.returncode
-        except (OSError, subprocess.TimeoutExpired) as error:
-            said, status = str(error), 1
-        if status:
-            raise Fault(reason("data-command-failed", command=words[0], said=said))
+
+def _run(words: List[str], datadir: Path, begin: Callable[[], None]) -> None:
+    try:
+        done = subprocess.run(
+            [os.path.expanduser(words[0]), *words[1:]], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=datadir, timeout=_LIMIT_S,
+            text=True, errors="replace", preexec_fn=begin,
+        )  # fmt: skip
+        said, status = last_words(done.stdout.splitlines()), done.returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said, status = str(error), 1
+    if status:
+        raise Fault(reason("data-command-failed", command=words[0], said=said))
 
 
 def described(service: description.Service, options: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
@@ -92,12 +96,18 @@ def described(service: description.Service, options: Mapping[str, Any]) -> Optio
         return None
     lines = " ".join(service.prepare.commands)
     used = {name: options[name] for name in service.options if f"{{{name}" in lines}
-    made_of = json.dumps([service.prepare.commands, used], sort_keys=True)
+    made_of = json.dumps([service.prepare.commands, used, to_json(service.files)], sort_keys=True)
     return {
         "name": f"{service.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}",
         "takes_s": service.prepare.takes_s,
         "bytes": check.size("disk", service.prepare.disk, least=0),
     }
+
+
+def changed(service: description.Service, options: Mapping[str, Any]) -> bool:
+    """Tell whether the load of a cell may change the data."""
+    kept = service.prepare.kept if service.prepare else None
+    return kept is None or any(str(options[name]) != value for name, value in kept.items())
 
 
 def made_of(given: Mapping[str, Any]) -> PreparedData:

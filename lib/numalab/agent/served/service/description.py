@@ -37,6 +37,7 @@ TOOL_OPTIONS: Mapping[str, Any] = {
     "client_shares": None,
     "writes": None,
     "data": None,
+    "balancer_cpus": None,
 }
 SIZES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
@@ -45,7 +46,7 @@ _LONGEST_LINE = 2000  # of an output, that a pattern looks at
 _NUMBER = r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)\s?(us|µs|ms|s|[kKMG])?(?![\w.])"
 _UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
-_UNITS = {"requests_per_second": "1/s", "transactions_per_second": "1/s", "errors": "count"}
+_UNITS = {"requests_per_second": "1/s", "schedule_lag_avg": "ms"}
 
 
 class WrongService(Fault):
@@ -83,11 +84,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Prepare:
-    """How an empty data directory is filled, once: commands, one after the other."""
+    """How an empty data directory is filled, once: commands, one after the other.
+
+    ``kept``: with these values of options the load leaves the data as they are, so that a working
+    copy serves again; None: it never does.
+    """
 
     commands: Tuple[str, ...]
     takes_s: float = 10.0
     disk: Any = "64MiB"
+    kept: Optional[Mapping[str, str]] = None
 
 
 @dataclass(frozen=True)
@@ -105,12 +111,16 @@ class Ready:
 
 @dataclass(frozen=True)
 class Until:
-    """Load runs until a counter grows by less than ``below`` a second, for ``for_s`` on end."""
+    """Load runs until a counter grows by less than ``below`` a second, for ``for_s`` on end.
+
+    ``takes_s`` is how long that usually takes, for the plan.
+    """
 
     counter: str
     below: float
     for_s: float = 3.0
     at_most_s: float = 120.0
+    takes_s: float = 20.0
 
 
 @dataclass(frozen=True)
@@ -241,6 +251,9 @@ def _check_options(service: Service) -> None:
             raise WrongService(key, f"{option.value!r} is not among its texts")
         if option.texts and option.total:
             raise WrongService(key, "a word cannot be divided among instances")
+    for name in (service.prepare.kept or {}) if service.prepare else ():
+        if name not in service.options:
+            raise WrongService(("prepare", "kept"), f"there is no option {name!r}")
     for one in service.memory:
         if isinstance(one, str) and NAME.match(one) and one not in service.options:
             raise WrongService(("memory",), f"there is no option {one!r}")

@@ -9,6 +9,7 @@ import shutil
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ... import cpulist
 from ...contract import (
     BASELINE,
     Advice,
@@ -30,7 +31,8 @@ from ...drivers import options as check
 from ...errors import Fault, ParseError
 from ...paths import published
 from ...rows import row
-from ..driver import Figure, ServedDriver, runs_of, share
+from .. import balancer
+from ..driver import SATURATED, Figure, ServedDriver, runs_of, share, why_missing
 from . import advice, data, description, loads, options
 from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
 
@@ -40,10 +42,11 @@ _KEPT_RATE = 0.95  # of what was asked for: less is another load
 _FEW_ERRORS = 0.001  # of the requests
 _FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _MEANS = ("latency_avg", "schedule_lag_avg")
-_OF_HTTP = (
-    "requests_per_second", "errors", "latency_avg", "latency_p50", "latency_p90", "latency_p99",
-    "latency_p999", "latency_max", "schedule_lag_avg",
-)  # fmt: skip
+_USUAL = {  # figures of every load, with their units; null where one does not tell it
+    "requests_per_second": "1/s", "errors": "count", "latency_avg": "ms", "latency_p50": "ms",
+    "latency_p90": "ms", "latency_p99": "ms", "latency_p999": "ms", "latency_max": "ms",
+    "schedule_lag_avg": "ms", "cpu_per_request": "µs",
+}  # fmt: skip
 
 
 class ServiceDriver(ServedDriver):
@@ -68,15 +71,17 @@ class ServiceDriver(ServedDriver):
         service = _service(given)
         programs = {name: _program(service, name, c) for name, c in service.needs.items()}
         version = _version(service, programs)
-        own = loads.program(service.load)
-        shown = f"; numalab-load {own['load_version']}" if own else ""
+        title = f"{service.name} {version}".strip()
+        own = {**loads.program(service.load), **_balancing(service, given)}
+        for name, key in (("numalab-load", "load_version"), ("HAProxy", "balancer_version")):
+            version += f"; {name} {own[key]}" if key in own else ""
         return ToolRecord(
             self.name,
-            f"{service.name} {version}{shown}",
+            f"{service.name} {version}",
             published(next(iter(programs.values()))),
             facts={
                 "service": to_json(service),
-                "title": f"{service.name} {version}",
+                "title": title,
                 "programs": {name: str(published(path)) for name, path in programs.items()},
                 "here": service.here,
                 **own,
@@ -111,11 +116,12 @@ class ServiceDriver(ServedDriver):
             "balancer": _balancer(service, asked["balancer"]),
             "seed": asked["seed"],
             "cpus": share(host, instances),
-            "writes": True,  # every trial begins with data as they were prepared
             **self.client_options(asked, host),
             **options.resolved(service, given, host, instances),
         }
+        resolved.update(_seats(service, resolved))
         resolved["data"] = data.described(service, resolved)
+        resolved["writes"] = data.changed(service, resolved)
         if resolved["connections"] < instances:
             raise Fault(f"{resolved['connections']} connections for {instances} instances")
         need = options.need_bytes(service, resolved)
@@ -194,12 +200,18 @@ class ServiceDriver(ServedDriver):
         rows: List[Row] = []
         for phase in loads.PHASES:
             runs = [run for run in runs_of(records) if run.get("phase") == phase]
+            prefix = f"{phase}_" if phase == loads.SATURATION else ""
             if not runs:
+                why = why_missing(records) or reason(f"no-{phase}")
+                rows += [row(prefix + n, None, unit, why) for n, unit in _USUAL.items()]
                 continue
             own = [_Own(run, records) for run in runs]
-            prefix = f"{phase}_" if phase == loads.SATURATION else ""
-            why = reason("client-silent", client=self.client)
-            rows += [row(prefix + n, v, unit, why) for n, v, unit in _of_cell(own)]
+            for name, value, unit in _of_cell(own):
+                why = why_missing(own[0].records) or reason(
+                    "requests-not-counted" if name.endswith("_per_request") else "client-silent",
+                    client=self.client,
+                )
+                rows.append(row(prefix + name, value, unit, why))
             for name, point, value, unit in _of_instances(own):
                 x = int(re.sub(r"\D", "", point) or 1) - 1 if point else None
                 rows.append(row(prefix + name, value, unit, why, point=point, x=x))
@@ -215,16 +227,28 @@ class ServiceDriver(ServedDriver):
         for run in runs_of(records):
             own = _Own(run, records)
             who = {"instance": run["instance"]}
-            if own.results.get("errors", 0) > _FEW_ERRORS * (own.requests or 0):
-                errors, done = int(own.results["errors"]), int(own.requests or 0)
+            answered = own.requests or own.rate * run["elapsed_s"]
+            if own.results.get("errors", 0) > _FEW_ERRORS * answered:
+                errors, done = int(own.results["errors"]), int(answered)
                 who["client"] = self.client
                 return reason("client-met-errors", **who, errors=errors, transactions=done)
             missing = [name for name in run["figures"] if name not in own.results]
             if missing:
                 return reason("figure-missing", **who, figure=missing[0])
-            if not own.requests:
+            if not own.rate:
                 return reason("client-did-nothing", **who, client=self.client)
         return None
+
+    def unverified(self, records: Sequence[Record], given: Mapping[str, Any]) -> Optional[Reason]:
+        """As of the base; the balancer, or one thread of the client, may be the limit too."""
+        for run in runs_of(records):
+            used = float((run.get("balancer") or {}).get("cpu_s", 0.0))
+            if used > SATURATED * run["elapsed_s"]:
+                return reason("balancer-was-the-limit", share=used / run["elapsed_s"])
+            busiest = loads.results(_Own(run, records).records).get("busiest_thread", 0.0)
+            if busiest > SATURATED and not given["client_shares"]:
+                return reason("client-was-the-limit", client=self.client, share=busiest)
+        return super().unverified(records, given)
 
     def doubts(self, records: Sequence[Record], given: Mapping[str, Any]) -> List[Reason]:
         """As of the base; whether it was warm, and whether the rate was kept."""
@@ -254,22 +278,24 @@ class _Own:
             r for r in records if r is not run and (r.get("instance"), r.get("phase")) == of
         ]
         self.results = loads.results(self.records)
-        get = self.results.get
-        reckoned = get("requests_per_second", 0.0) * get("elapsed", float(run["elapsed_s"]))
-        self.requests = get("requests", reckoned)
+        counted = {**(run.get("status") or {}), **self.results}
+        self.requests: Optional[float] = counted.get("answered", counted.get("requests"))
+        self.rate = self.results.get("requests_per_second", 0.0)
 
 
 def _of_cell(runs: Sequence[_Own]) -> List[Figure]:
     """Return what all clients of a phase measured together, and what was used meanwhile."""
     figures: Mapping[str, Any] = runs[0].run["figures"]
-    names = list(figures) or list(_OF_HTTP)
+    names = dict.fromkeys((*figures, *_USUAL))
     found: List[Figure] = []
     buckets = [bucket for one in runs for bucket in loads.histogram(one.records)]
     for name in names:
-        figure = description.Figure(**figures[name]) if figures else description.Figure()
-        values = [(one.results.get(name), one.requests or 0.0) for one in runs]
-        found.append((name, _together(name, values, buckets), description.unit_of(name, figure)))
-    requests = sum(one.requests or 0.0 for one in runs) or None
+        figure = description.Figure(**figures.get(name, {}))
+        values = [(one.results.get(name), one.rate) for one in runs]
+        unit = figure.unit or _USUAL.get(name) or description.unit_of(name, figure)
+        if name != "cpu_per_request":
+            found.append((name, _together(name, values, buckets), unit))
+    requests = _sum([one.requests for one in runs])
     server = _sum([one.run.get("server", {}).get("cpu_s") for one in runs])
     client = _sum([one.run["client_cpu_s"] for one in runs])
     found += [
@@ -278,9 +304,9 @@ def _of_cell(runs: Sequence[_Own]) -> List[Figure]:
         ("client_cpu_time", client, "s"),
         ("client_cpu_per_request", _each(client, requests), "µs"),
     ]
-    balancer = runs[0].run.get("balancer")
-    if balancer:
-        found.append(("balancer_cpu_time", balancer.get("cpu_s"), "s"))
+    between = runs[0].run.get("balancer")
+    if between:
+        found.append(("balancer_cpu_time", between.get("cpu_s"), "s"))
     return found
 
 
@@ -293,8 +319,8 @@ def _together(
     if len(values) == 1:
         return known[0]
     if name in _MEANS:
-        weight = sum(requests for _, requests in values)
-        total = sum((value or 0.0) * requests for value, requests in values)
+        weight = sum(rate for _, rate in values)
+        total = sum((value or 0.0) * rate for value, rate in values)
         return total / weight if weight else None
     if name.startswith("latency_"):
         merged = loads.percentile(buckets, name) if name.startswith("latency_p") else None
@@ -324,7 +350,7 @@ def _of_instances(runs: Sequence[_Own]) -> List[Tuple[str, str, float, str]]:
 
 def _sum(values: Sequence[Optional[float]]) -> Optional[float]:
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _each(seconds: Optional[float], requests: Optional[float]) -> Optional[float]:
@@ -336,6 +362,26 @@ def _service(given: Mapping[str, Any]) -> Service:
     if service is None:
         raise Fault("no service is named", "--set service=NAME, or the path of a service file")
     return description.read(service)
+
+
+def _balancing(service: Service, given: Mapping[str, Any]) -> Dict[str, str]:
+    """Return HAProxy as facts, where a balancer is asked for; NotHere where there is none."""
+    if _balancer(service, given.get("balancer")) == NO_BALANCER:
+        return {}
+    found = balancer.find()
+    return {"balancer": str(published(found.path)), "balancer_version": str(found.version)}
+
+
+def _seats(service: Service, resolved: Mapping[str, Any]) -> Dict[str, str]:
+    """Return where balancer and client run: the balancer on the last of the client's CPUs.
+
+    The client leaves that one alone in every cell of a service with a balancer, also in those
+    without it.
+    """
+    cpus = cpulist.parse(resolved["client_cpus"])
+    if service.balancer == NO_BALANCER or resolved["client_shares"] or len(cpus) < 2:
+        return {"balancer_cpus": resolved["client_cpus"]}
+    return {"client_cpus": cpulist.format(cpus[:-1]), "balancer_cpus": str(cpus[-1])}
 
 
 def _program(service: Service, name: str, candidates: Sequence[str]) -> str:
@@ -400,5 +446,5 @@ def _timing(service: Service, resolved: Mapping[str, Any]) -> Timing:
     until = service.warm.until
     early = resolved["saturation_s"] if resolved["rate"] else 0
     last = resolved["time_s"] if resolved["rate"] else resolved["saturation_s"]
-    warm = (until.at_most_s / 2 if until else 0.0) + 2 * (resolved["warmup_s"] + 1) + early
+    warm = (until.takes_s if until else 0.0) + 2 * (resolved["warmup_s"] + 1) + early
     return Timing(_START_S, warm, float(last))

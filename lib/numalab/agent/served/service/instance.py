@@ -10,11 +10,12 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ... import kernel
 from ...contract import reason
 from ...errors import Fault
+from ..balancer import Balancer
 from ..dataset import Copy
 from ..instance import DYING_S, Placement, Refused, RunningServer, last_words, log_lines, usage
 from . import description
@@ -235,8 +236,9 @@ class Together:
 
     name = ""
 
-    def __init__(self, servers: List[RunningService], folder: str) -> None:
-        self.servers, self.datadir = servers, folder
+    def __init__(self, servers: Sequence[RunningService], balancer: Balancer) -> None:
+        self.servers, self.balancer = servers, balancer
+        self.datadir = balancer.datadir
 
     def usage(self) -> Dict[str, float]:
         """Return what all have used so far."""
@@ -251,16 +253,16 @@ class Together:
         return {server.name: server.usage().get("cpu_s", 0.0) for server in self.servers}
 
     def counters(self) -> Dict[str, float]:
-        """Return the counters of each, as METRIC:INSTANCE."""
-        return {
-            f"{metric}:{server.name}": value
-            for server in self.servers
-            for metric, value in server.counters().items()
-        }
+        """Return the counters of each and the balancer's, as METRIC:INSTANCE."""
+        found = self.balancer.counters()
+        for server in self.servers:
+            for metric, value in server.counters().items():
+                found[f"{metric}:{server.name}"] = value
+        return found
 
     def check_alive(self, when: str, patience_s: float = 0.0) -> None:
-        """Raise Fault when one of them has ended by itself."""
-        for server in self.servers:
+        """Raise Fault when one of them, or the balancer, has ended by itself."""
+        for server in (*self.servers, self.balancer):
             server.check_alive(when, patience_s)
 
 

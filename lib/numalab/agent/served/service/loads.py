@@ -6,10 +6,12 @@ those of `served.client`; `results` are the numbers of the measured time, by met
 
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...contract import Record
 from ...errors import Fault
+from ...paths import published
 from ..client import Client
 from ..load import client as http
 from ..load import pgbench
@@ -36,7 +38,7 @@ def program(load: Load) -> Dict[str, str]:
     """Return our own program that a kind of load needs, by the name of its fact; {} without one."""
     if load.kind == HTTP:
         found = http.find()
-        return {"load_program": str(found.path), "load_version": str(found.version)}
+        return {"load_program": str(published(found.path)), "load_version": str(found.version)}
     return {}
 
 
@@ -53,8 +55,9 @@ def command_line(
     ``to`` is the address, ``unix:PATH`` or HOST:PORT.
     """
     if load.kind == HTTP:
+        request = description.filled(load.request, {**values, **texts})
         return http.command_line(
-            str(facts["load_program"]), to, description.filled(load.request, {**values, **texts}),
+            os.path.expanduser(facts["load_program"]), to, request,
             connections=values["connections"], threads=values["threads"], rate=values["rate"],
             lead_s=values["lead_s"], time_s=values["time_s"], seed=values["seed"],
         )  # fmt: skip

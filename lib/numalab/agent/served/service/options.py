@@ -9,6 +9,7 @@ from ...contract import Host
 from ...drivers import options as check
 from ...errors import Fault
 from ..driver import share
+from ..mysql.sizes import FOUR_CACHES, four_caches
 from .description import Option, Service
 
 _WORDS = {"cpus": 1.0, "half-cpus": 0.5, "2x-cpus": 2.0, "4x-cpus": 4.0}
@@ -50,10 +51,12 @@ def _value(name: str, option: Option, given: Any, host: Host, instances: int) ->
 
 
 def amount(name: str, given: Any, host: Host, instances: int = 1) -> Any:
-    """Return a number: itself, a size ("64MiB") in bytes, or a word for CPUs ("2x-cpus").
+    """Return a number: itself, a size ("64MiB") in bytes, or a word for CPUs ("2x-cpus") or bytes
 
-    The CPUs are an instance's part of those that the host's servers may use.
+    ("4x-llc"). The CPUs are an instance's part of those that the host's servers may use.
     """
+    if given == FOUR_CACHES:
+        return four_caches(host) // instances
     if isinstance(given, str) and given in _WORDS:
         return max(1, int(_WORDS[given] * share(host, instances)))
     if isinstance(given, str):
@@ -70,7 +73,7 @@ def need_bytes(service: Service, values: Mapping[str, Any]) -> int:
 
 
 def _is_number(text: str) -> bool:
-    if text in _WORDS:
+    if text in _WORDS or text == FOUR_CACHES:
         return True
     try:
         check.size("", text, least=0)

@@ -18,7 +18,8 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 from ...contract import ToolRecord, to_json
 from ...trial.events import say
-from .. import trial
+from .. import balancer, trial
+from ..balancer import Balancer
 from ..client import Client
 from ..dataset import Copies, Copy
 from ..instance import Placement, RunningServer
@@ -52,7 +53,7 @@ class ServiceTrial(trial.ServedTrial):
         )
         self.texts = description.texts_of(self.service, options)
         self.balanced = options["balancer"] != NO_BALANCER
-        self.balancer: Any = None
+        self.balancer: Optional[Balancer] = None
 
     def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
         """As of the base."""
@@ -87,12 +88,32 @@ class ServiceTrial(trial.ServedTrial):
     def warm_up(self) -> None:
         """As of the base; then load until the condition of the warm-up holds."""
         super().warm_up()
+        if self.balanced:
+            self._start_balancer()
         until = self.service.warm.until
         if until:
             began = time.monotonic()
             held = self._load_until(until)
             say({"event": "warm", "held": held, "counter": until.counter, "below": until.below,
                  "seconds": round(time.monotonic() - began, 3)})  # fmt: skip
+
+    def _start_balancer(self) -> None:
+        facts = self.found.facts
+        found = ToolRecord(
+            balancer.NAME, facts["balancer_version"], os.path.expanduser(facts["balancer"])
+        )
+        backends = {server.name: server.address for server in self._instances()}
+        self.balancer = Balancer(
+            found, self.private.of("balancer"), backends, self.options["balancer_cpus"],
+            self.options["connections"],
+        )  # fmt: skip
+        try:
+            self.balancer.wait_until_it_answers()
+        finally:
+            say({"event": "balancer", **self.balancer.about()})
+
+    def _instances(self) -> List[RunningService]:
+        return self.servers  # type: ignore[return-value]
 
     def _load_until(self, until: description.Until) -> bool:
         """Ask in a closed loop until a counter of every instance is calm; tell if it came to be."""
@@ -133,10 +154,10 @@ class ServiceTrial(trial.ServedTrial):
         return self._clients(phase, self.lead_s if self.client_leads else 0, time_s)
 
     def _clients(self, phase: str, lead_s: int, time_s: int) -> Iterator[Client]:
-        servers: List[RunningService] = self.servers  # type: ignore[assignment]
+        servers = self._instances()
         asked: List[Union[RunningService, Together]] = list(servers)
-        if self.balanced:
-            asked = [Together(servers, self.private.path)]
+        if self.balancer:
+            asked = [Together(servers, self.balancer)]
         rate = self.options["rate"] if phase == loads.RATE else 0
         told = self.service.counters.metrics
         about = {
@@ -148,19 +169,27 @@ class ServiceTrial(trial.ServedTrial):
         for one in asked:
             first = servers[0] if isinstance(one, Together) else one
             values = {**first.values, "rate": rate / len(asked), "lead_s": lead_s, "time_s": time_s}
-            to = self.balancer.address if self.balanced else first.address
+            to = self.balancer.address if self.balancer else first.address
             words = loads.command_line(self.load, self.found.facts, values, self.texts, to)
             watched = {"server": one.usage}
             if isinstance(one, Together):
+                watched["balancer"] = one.balancer.usage
                 watched["instances"] = one.cpu_by_instance
             yield loads.client_class(self.load)(
                 one, words, values["threads"], lead_s, time_s, self.client_cpus, None, watched,
                 about,
             )  # fmt: skip
 
+    def _end(self) -> None:
+        if self.balancer:
+            self.balancer.stop()
+        super()._end()
+
     def kill(self) -> None:
-        """As of the base, with the folder of the trial."""
+        """As of the base, with the balancer and the folder of the trial."""
         super().kill()
+        if self.balancer:
+            self.balancer.kill()
         self.private.remove()
 
 
