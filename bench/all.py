@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHES = ("start_up", "store", "judge", "probe", "collectors", "mysql", "overhead")
+BENCHES = ("start_up", "store", "judge", "probe", "collectors", "load", "mysql", "overhead")
 
 
 def main() -> int:
