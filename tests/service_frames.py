@@ -72,7 +72,8 @@ def cells(**truth: float) -> List[Cell]:
     found = {
         "unbound": 4000.0, "interleave:unbound": 4100.0, "instances:nodes": 8000.0,
         "instances:unbound": 5200.0, "instances:spread": 5000.0, "unbound/use_numa=on": 4600.0,
-        "unbound/balancer=none": 4300.0, **{k if "/" in k else k.replace("_", ":", 1): v for k, v in truth.items()},
+        "unbound/balancer=none": 4300.0,
+        **{k if "/" in k else k.replace("_", ":", 1): v for k, v in truth.items()},
     }  # fmt: skip
     made = [
         ServiceCell(id_, value, None if id_ == "unbound" else "unbound", threads=16, cpus=None,
@@ -114,7 +115,8 @@ def run(
         **{f"latency_{name}": ("ms", lambda c, x=x: 4e3 / c.value * x) for name, x in TAIL.items()},
         "cpu_per_request": ("µs", lambda c: 6e5 / c.value),
     }
-    constants = {"experiment": experiment, "tool": "service", **measured}
+    constants = {"experiment": experiment, "tool": "service", "tool_version": "portal 1.2",
+                 **measured}  # fmt: skip
     parts = []
     for place, (metric, (unit, of)) in enumerate(follow.items()):
         given = (others or {}).get(metric, {})

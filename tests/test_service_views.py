@@ -2,9 +2,11 @@
 
 import polars as pl
 import pytest
+from matplotlib.text import Text
 
 import service_frames
 from numalab.agent.errors import Fault
+from numalab.show import article
 from numalab.show import view as notebook
 from numalab.show.charts import curves
 from test_charts import assert_no_overlap, assert_publishable, offsets, texts
@@ -135,3 +137,26 @@ def test_few_blocks_show_points_without_intervals():
     figure = notebook.View(service_frames.run(blocks=2)).tail()
     assert any("too few blocks" in text for text in texts(figure))
     assert not figure.figure.axes[0].collections
+
+
+# ---------------------------------------------------------------- beside the published case
+
+
+def test_a_service_stands_beside_the_published_case_with_its_own_ratios():
+    made = article.Article([service_frames.run(noise=0.0)])
+    figure = made.service()
+    found = {gid: [t.get_text() for t in figure.figure.findobj(Text) if t.get_gid() == gid]
+             for gid in ("ratio", "beside")}  # fmt: skip
+    assert found["ratio"][0] == "2.00" and found["beside"][0] == "8.00 ms"
+    assert found["ratio"][-2:] == ["2.07", "1.00"] and found["beside"][-2:] == ["1.3 s", "3 s"]
+    said = texts(figure)
+    assert "a (this study)" in said and "3B2000 (loongson-3b2000-2s)" in said
+    assert any(text.startswith("measured: portal") for text in said)
+    assert "published: LoadRunner on an office system" in said
+    assert_publishable(figure)
+    assert_no_overlap(figure)
+
+
+def test_without_a_measured_service_nothing_stands_there():
+    emulated = article.Article([service_frames.run(emulated=True)])
+    assert emulated.service() == "" and article.Article([]).service() == ""

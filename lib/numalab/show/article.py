@@ -350,6 +350,21 @@ class Article:
         ]
         return server.server_beside_published(worded(pl.concat(frames)), published())
 
+    def service(self, experiment: str = "service-per-node") -> Shown:
+        """Draw one server and several on these hosts, and the published case; or nothing."""
+        frames = [
+            run.measurements.filter(
+                pl.col("metric").is_in([server.SERVED, server.SERVED_LATENCY])
+                & pl.col("cell").is_in(run.load_cells("")) & (pl.col("grade") != ERROR)
+            )
+            for run in self.chosen.of(experiment)
+            if tells(run, server.SERVED)
+        ]  # fmt: skip
+        shown = [frame for frame in frames if frame["value"].is_not_null().any()]
+        if not shown:
+            return NOTHING
+        return server.service_beside_published(worded(pl.concat(shown)), published())
+
     def quoted(
         self, experiment: str, metric: str, binding: str, against: str = "", host: str = ""
     ) -> str | None:
