@@ -107,6 +107,9 @@ SENTENCES: Dict[str, Template] = {
     "service-not-warm": (
         "not warm: after {seconds:.0f} s of load {counter} still grew by {below:g} a second or more"
     ),
+    "no-saturation": "saturation was not measured",
+    "no-rate": "no constant rate was asked for, or the load keeps none",
+    "requests-not-counted": "neither {client} nor a counter tells the number of requests",
     "figure-missing": _about_instance("the load printed no {figure}"),
     "needs-data": (
         "data set: {bytes:size} of disk, prepared once in about {seconds:.0f} s; "
