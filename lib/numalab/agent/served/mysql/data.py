@@ -90,10 +90,9 @@ class SysbenchTables(dataset.DataSet):
                 session.query(f"CREATE DATABASE {DATABASE}")
             self._load(running, scratch / "load.log", tell)
         # As the trials will start it, and with everything merged and purged at its end.
+        later = {**loading, "writes": False, "redo_bytes": self.options["redo_bytes"]}
         with (
-            self._started(
-                datadir, {**loading, "writes": False}, {"innodb_fast_shutdown": "0"}
-            ) as running,
+            self._started(datadir, later, {"innodb_fast_shutdown": "0"}) as running,
             running.connect() as session,
         ):
             for number in range(1, self.tables + 1):
