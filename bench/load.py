@@ -124,10 +124,10 @@ def at_a_rate(program: str) -> None:
                 program, to, "/", connections=16, threads=1, rate=rate, lead_s=0, time_s=3
             )
             text, cpu_s = run(words)
-            records = client.parse(text)
-            done = client.results_of(records)["requests"]
+            results = client.results_of(client.parse(text))
+            done, busy = results["requests"], results["busiest_thread"]
             print(f"at {rate}/s ({name}): {cpu_s * 1e6 / done:.1f} µs of CPU a request, "
-                  f"its thread is busy for {client.busiest(records):.0%}")  # fmt: skip
+                  f"its thread is busy for {busy:.0%}")  # fmt: skip
 
 
 def of_a_frozen_server(program: str, wrk: str | None) -> bool:

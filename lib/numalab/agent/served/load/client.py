@@ -7,7 +7,7 @@ How a trial uses it::
                                 threads=1, rate=500.0, lead_s=3, time_s=10, seed=1)
     one = client.HttpLoad(server, words, 1, 3, 10, cpus, there)
     records = client.parse(one.run()["text"])                # what a driver's parse_client returns
-    client.figures(run, records)                             # run: the record of this run
+    client.results_of(records)["latency_p99"]
 
 The program starts in the server's data directory, so that a unix socket may have a relative name.
 
@@ -18,7 +18,8 @@ Records (the program prints them as JSON, a line each, and they are what it prin
 - ``report``, one each second: ``t_s`` since the start of the lead, ``requests`` (1/s), ``errors``,
   and ``latency_p99_ms`` where anything was answered
 - ``measured``: ``t_s``: the lead ended
-- ``result``: ``name`` and ``value`` (see RESULTS), of the measured time alone
+- ``result``: ``name`` and ``value`` (see RESULTS), of the measured time alone; those in ms only
+  where anything was answered
 - ``histogram``: ``ms`` (upper edge of the bucket, at most 0.1 % above its lower one), ``count``
 - ``failure``: ``text``, as of other clients; ``incomplete``: it ended before its results
 
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ... import compiled
 from ...contract import Record, ToolRecord
@@ -62,10 +63,9 @@ RESULTS: Mapping[str, str] = {  # each name: its unit
     "schedule_lag_max": "ms",
     "bytes": "bytes",  # of answers, headers included
     "client_cpu": "s",  # of the whole program, while it measured
-    "busiest_thread": "1",  # the highest share of one CPU that a thread of it used
+    "busiest_thread": "1",  # the highest share of one CPU that a thread of it used: 1, its limit
 }
 _PERCENTILES = ("latency_p50", "latency_p90", "latency_p99", "latency_p999")
-_LATENCIES = ("latency_avg", "latency_min", *_PERCENTILES, "latency_max")
 _NUMBER = (int, float)
 _KEYS: Mapping[str, Mapping[str, Any]] = {  # of each kind of record: its keys and their types
     "setup": {
@@ -78,8 +78,6 @@ _KEYS: Mapping[str, Mapping[str, Any]] = {  # of each kind of record: its keys a
     "histogram": {"ms": _NUMBER, "count": int},
 }  # fmt: skip
 _MAY_LACK = {"latency_p99_ms"}
-
-Figure = Tuple[str, Optional[float], str]  # metric, value, unit
 
 
 class HttpLoad(Client):
@@ -115,8 +113,11 @@ def command_line(
 
     ``to`` is ``unix:PATH`` or ``ADDRESS:PORT``, ``request`` what is asked for by GET, in which
     ``#N#`` becomes a random whole number below N. ``rate`` is in requests a second, 0 for a closed
-    loop of all connections. The program refuses what it cannot use, with a message.
+    loop of all connections. There are fewer ``threads`` where they would have less than eight
+    connections each: an arrival waits for those of its own thread. The program refuses what it
+    cannot use, with a message.
     """
+    threads = max(1, min(threads, connections // 8))
     return [
         program, "--to", to, "--request", request, "--connections", str(connections),
         "--threads", str(threads), "--rate", f"{rate:.10g}", "--lead-s", f"{lead_s:g}",
@@ -145,11 +146,13 @@ def parse(text: str) -> List[Record]:
     if order and (order[0] != "setup" or order.count("setup") != 1):
         raise ParseError(NAME, 0, "", "it does not begin with its setup, once")
     results = results_of(out)
-    if set(results) == set(RESULTS):
+    lacking = [name for name in RESULTS if name not in results]
+    if results.get("requests") == 0:
+        lacking = [name for name in lacking if RESULTS[name] != "ms"]
+    if not lacking:
         _agree(out, results)
     elif results and not any(one["kind"] == "failure" for one in out):
-        missing = sorted(set(RESULTS) - set(results))[0]
-        raise ParseError(NAME, 0, "", f"the result {missing} is missing: cut short?")
+        raise ParseError(NAME, 0, "", f"the result {lacking[0]} is missing: cut short?")
     elif not results and not any(one["kind"] == "failure" for one in out):
         out.append({"kind": "incomplete", "reason": "the output ends before the results"})
     return out
@@ -187,7 +190,7 @@ def _agree(records: Sequence[Record], results: Mapping[str, float]) -> None:
     setup = records[kinds.index("setup")]
     done = results["requests_per_second"] * setup["time_s"]
     wrong = ""
-    if kinds.count("measured") != 1 or kinds.count("result") != len(RESULTS):
+    if kinds.count("measured") != 1 or kinds.count("result") != len(results):
         wrong = "a result, or the end of the lead, stands there more than once, or not at all"
     elif counted != results["requests"]:
         wrong = f"the histogram counts {counted} requests, the result {results['requests']}"
@@ -224,44 +227,3 @@ def percentile(buckets: Sequence[Record], share: float) -> Optional[float]:
         if one["count"] and seen >= math.ceil(round(share * total, 6)):
             return float(one["ms"])
     return None
-
-
-def figures(run: Record, own: Sequence[Record]) -> List[Figure]:
-    """Return the metrics of a run of the client, ``own`` being its records; None what is unknown.
-
-    A closed loop gives ``saturation_requests_per_second``, ``saturation_latency_avg`` and
-    ``saturation_errors``; an open one ``requests_per_second``, the latencies, ``errors``,
-    ``schedule_lag_avg``, and what the client itself used. What servers used is the driver's.
-    """
-    results = results_of(own)
-    get = results.get
-    answered = get("requests") or None  # a latency of nothing is unknown, not 0
-    latencies = {name: get(name) if answered else None for name in _LATENCIES}
-    if rate_of(own) == 0:
-        return [
-            ("saturation_requests_per_second", get("requests_per_second"), "1/s"),
-            ("saturation_latency_avg", latencies["latency_avg"], "ms"),
-            ("saturation_errors", get("errors"), "count"),
-        ]
-    cpu_s = run["client_cpu_s"]
-    return [
-        ("requests_per_second", get("requests_per_second"), "1/s"),
-        *((name, latencies[name], "ms") for name in _LATENCIES if name != "latency_min"),
-        ("errors", get("errors"), "count"),
-        ("schedule_lag_avg", get("schedule_lag_avg"), "ms"),
-        ("client_cpu_time", cpu_s, "s"),
-        ("client_cpu_per_request", cpu_s * 1e6 / answered if answered else None, "µs"),
-    ]
-
-
-def rate_of(records: Sequence[Record]) -> Optional[float]:
-    """Return the rate that was asked for (1/s; 0: a closed loop); None where it did not start."""
-    return next((float(one["rate"]) for one in records if one["kind"] == "setup"), None)
-
-
-def busiest(records: Sequence[Record]) -> float:
-    """Return the highest share of one CPU that a thread of the client used: above 0.9 it was
-
-    the limit, however many CPUs it had (a client of one thread uses no second one).
-    """
-    return results_of(records).get("busiest_thread", 0.0)

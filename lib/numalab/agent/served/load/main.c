@@ -114,7 +114,6 @@ static void print_results(const struct worker *workers, int count, int64_t cpu) 
     struct tally *t = merged(workers, count, &busiest);
     const struct histogram *h = &t->latency;
     uint64_t errors = 0;
-    double answers = h->count ? (double)h->count : 1;
     print_result("requests", (double)h->count);
     print_result("answered", (double)t->answered);
     print_result("requests_per_second", (double)t->answered / workers->options->time_s);
@@ -126,15 +125,17 @@ static void print_results(const struct worker *workers, int count, int64_t cpu) 
     }
     print_result("errors", (double)errors);
     print_result("reconnects", (double)t->reconnects);
-    print_result("latency_avg", (double)h->sum / answers / 1e6);
-    print_result("latency_min", ms(h->least));
-    print_result("latency_p50", ms(histogram_at(h, 0.5)));
-    print_result("latency_p90", ms(histogram_at(h, 0.9)));
-    print_result("latency_p99", ms(histogram_at(h, 0.99)));
-    print_result("latency_p999", ms(histogram_at(h, 0.999)));
-    print_result("latency_max", ms(h->most));
-    print_result("schedule_lag_avg", (double)t->lag_sum / answers / 1e6);
-    print_result("schedule_lag_max", ms(t->lag_most));
+    if (h->count) { /* else there is no latency */
+        print_result("latency_avg", (double)h->sum / (double)h->count / 1e6);
+        print_result("latency_min", ms(h->least));
+        print_result("latency_p50", ms(histogram_at(h, 0.5)));
+        print_result("latency_p90", ms(histogram_at(h, 0.9)));
+        print_result("latency_p99", ms(histogram_at(h, 0.99)));
+        print_result("latency_p999", ms(histogram_at(h, 0.999)));
+        print_result("latency_max", ms(h->most));
+        print_result("schedule_lag_avg", (double)t->lag_sum / (double)h->count / 1e6);
+        print_result("schedule_lag_max", ms(t->lag_most));
+    }
     print_result("bytes", (double)t->bytes);
     print_result("client_cpu", (double)cpu / (double)SECOND);
     print_result("busiest_thread", busiest);
