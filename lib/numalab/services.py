@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from numalab import home, untrusted, yaml_file
-from numalab.agent.contract import to_json
+from numalab.agent.contract import Plan, to_json
 from numalab.agent.errors import Fault
 from numalab.agent.paths import published
 from numalab.agent.plan.grammar import suggestion
@@ -84,11 +85,37 @@ def _read_files(keys: dict[str, Any], where: Path, lines: Any) -> None:
             raise Fault(f"{where}, line {line}, files.{name}: {error}", _README) from None
 
 
-def same(one: Any, other: Any) -> bool:
-    """Tell whether two services say the same, wherever their files are."""
-    return isinstance(one, dict) and isinstance(other, dict) and (
-        {**one, "here": ""} == {**other, "here": ""}
-    )  # fmt: skip
+def check_trusted(plan: Plan, named: str | None) -> None:
+    """Raise Fault for a plan from elsewhere that starts what no service file of ours says.
+
+    Its service must be the one of the file that is ``named``, or of the checkout's file of that
+    name, and the values that it puts into command lines must be numbers, or words of that file.
+    """
+    said = plan.request.tool.options.get("service")
+    name = said.get("name") if isinstance(said, dict) else None
+    if named is None and name in names():
+        named = str(name)
+    ours = load(named) if named is not None else None
+    # Where a service lies matters to one that starts something of its folder.
+    free = {"here": ""} if "{here}" not in json.dumps(ours) else {}
+    if ours is None or not isinstance(said, dict) or {**said, **free} != {**ours, **free}:
+        raise Fault(
+            f"the run's plan would start the commands of a service {name!r} that is not of this "
+            "checkout, or is another there",
+            "read its file, and give it: --set service=FILE",
+        )
+    service = description.read(ours)
+    for options in (plan.request.tool.options, *(cell.options for cell in plan.cells)):
+        for key, value in options.items():
+            if isinstance(value, str) and not _is_ours(service, key, value):
+                raise Fault(f"the run's plan sets {key} to {value!r}, which no file of ours does")
+
+
+def _is_ours(service: Service, key: str, value: str) -> bool:
+    """Tell whether a text of a plan is harmless in a command line of a service, or is its own."""
+    option = service.options.get(key)
+    own = [*option.texts, option.value] if option else []
+    return value in own or re.fullmatch(r"[\w.,:/+-]*", value, re.ASCII) is not None and not option
 
 
 def _long_form(keys: dict[str, Any]) -> dict[str, Any]:

@@ -49,13 +49,15 @@ _SUMMARY = (  # of the whole run, its lead included
     ("processed", re.compile(r"number of transactions actually processed: (\d+)\Z")),
     ("failed", re.compile(r"number of failed transactions: (\d+) \([\d.]+%\)\Z")),
     ("latency", re.compile(rf"latency average = {_NUMBER} ms\Z")),
-    ("", re.compile(rf"(?:latency stddev|initial connection time) = {_NUMBER} ms\Z")),
+    ("", re.compile(rf"latency stddev = {_NUMBER} ms\Z")),
+    ("connecting", re.compile(rf"initial connection time = {_NUMBER} ms\Z")),
     ("lag", re.compile(rf"rate limit schedule lag: avg {_NUMBER} \(max {_NUMBER}\) ms\Z")),
-    ("", re.compile(rf"tps = {_NUMBER} \(including connections establishing\)\Z")),
+    # Before version 14 there are two, and no time of the connections.
     ("tps", re.compile(
         rf"tps = {_NUMBER} \((?:without initial connection time"
-        r"|excluding connections establishing)\)\Z"
+        r"|including connections establishing)\)\Z"
     )),
+    ("", re.compile(rf"tps = {_NUMBER} \(excluding connections establishing\)\Z")),
 )  # fmt: skip
 _FAILURE = re.compile(r"pgbench: (?:error|fatal|detail|hint): (.*)|(.*\baborted\b.*)")
 _HARMLESS = re.compile(
@@ -241,19 +243,21 @@ def _results(
     records: Sequence[Record], seconds: Sequence[_Second], totals: Mapping[str, float]
 ) -> List[Record]:
     """Return the results of what came after the lead; ParseError where numbers do not agree."""
-    lead_s = next(one["lead_s"] for one in records if one["kind"] == "setup")
+    setup = next(one for one in records if one["kind"] == "setup")
     processed = totals["processed"]
     reported = sum(one.tps * one.took_s for one in seconds)
     # What ended after the last report is in the total alone; tps have one decimal.
     if reported > 1.01 * processed + max((one.tps for one in seconds), default=0.0):
-        raise ParseError(
-            NAME, 0, "", f"reports of {reported:.0f} transactions, but {processed:.0f}"
-        )
-    lead = [one for one in seconds if one.t_s <= _end_of(lead_s, seconds)]
+        why = f"reports of {reported:.0f} transactions, but {processed:.0f}"
+        raise ParseError(NAME, 0, "", why)
+    # Its reports count from before the connections, its rate from after them.
+    whole_s = totals.get("connecting", 0.0) / 1e3
+    whole_s += processed / totals["tps"] if totals["tps"] else 0.0
+    lead = [one for one in seconds if one.t_s <= _end_of(setup["lead_s"], seconds)]
     early = [one.tps * one.took_s for one in lead]
     requests = max(0.0, processed - sum(early))
-    elapsed_s = processed / totals["tps"] - lead[-1].t_s if lead and totals["tps"] else 0.0
-    if elapsed_s <= 0 or not requests:
+    elapsed_s = whole_s - lead[-1].t_s if lead else 0.0
+    if elapsed_s < setup["time_s"] / 2 or not requests:
         return [{"kind": "incomplete", "reason": "nothing was measured after its lead"}]
 
     def later(mean: float, means: List[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,8 @@ class PreparedData(dataset.DataSet):
         """``options`` are those of a cell; without ``found`` it can only be looked for."""
         self.found, self.options = found, options
         self.name: str = options["data"]["name"]
+        if not re.fullmatch(r"[\w.+-]{1,120}", self.name) or self.name.startswith("."):
+            raise Fault(f"{self.name!r} cannot be the name of a data set")
         self.takes_s: float = options["data"]["takes_s"]
         super().__init__(self.name)
 

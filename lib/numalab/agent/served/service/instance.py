@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -24,6 +25,7 @@ from .description import Service
 _ASK_LIMIT_S = 5.0
 _COMMAND_LIMIT_S = 600.0  # for a command of the warm-up
 _MOST_BYTES = 1 << 20  # of an answer
+_SETTLING_S = 2.0  # for processes that are ending
 _QUIET_S = 0.2  # after which an answer to a line is taken to be whole
 
 
@@ -127,15 +129,21 @@ class RunningService(RunningServer):
 
     def usage(self) -> Dict[str, float]:
         """As of the base, of all its processes, with those that have ended and were waited for."""
-        table = kernel.processes()
-        total: Dict[str, float] = {}
-        for pid in kernel.tree([self.pid], table):
-            used = usage(pid)
-            if used:
-                used["cpu_s"] += table[pid].children_ticks / os.sysconf("SC_CLK_TCK")
-            for name, value in used.items():
-                total[name] = total.get(name, 0.0) + value
-        return total
+        deadline = time.monotonic() + _SETTLING_S
+        while True:
+            table = kernel.processes()
+            members = kernel.tree([self.pid], table)
+            total: Dict[str, float] = {}
+            for pid in members:
+                used = usage(pid)
+                if used:
+                    used["cpu_s"] += table[pid].children_ticks / os.sysconf("SC_CLK_TCK")
+                for name, value in used.items():
+                    total[name] = total.get(name, 0.0) + value
+            # One that ended meanwhile is in neither sum: the processes of sessions end together.
+            same = kernel.tree([self.pid], kernel.processes()) == members
+            if same or time.monotonic() > deadline:
+                return total
 
     # --- talking ------------------------------------------------------------------------------
 
