@@ -67,7 +67,7 @@ def test_an_option_that_wins_is_set_by_its_command_line():
     assert found.cell == "unbound/use_numa=on" and found.says.startswith("Set it: ")
     (line,) = found.paste
     assert line.where == "the command line" and line.lines == [
-        "/usr/bin/portal -m 512 -N -s /run/portal/1.sock"
+        "/usr/bin/portal -m 512 -N -s /run/portal/1/socket"
     ]
 
 
@@ -101,11 +101,11 @@ def test_where_no_binding_beats_the_default_nothing_is_pasted(factor):
 def test_each_instance_has_its_own_lines():
     found = places(service_frames.run())
     assert found["numactl"].lines == [
-        "numactl --physcpubind=0-7 --membind=0 /usr/bin/portal -m 512 -s /run/portal/1.sock",
-        "numactl --physcpubind=8-15 --membind=1 /usr/bin/portal -m 512 -s /run/portal/2.sock",
+        "numactl --physcpubind=0-7 --membind=0 /usr/bin/portal -m 512 -s /run/portal/1/socket",
+        "numactl --physcpubind=8-15 --membind=1 /usr/bin/portal -m 512 -s /run/portal/2/socket",
     ]
     template = found["systemd: /etc/systemd/system/portal@.service"].lines
-    assert "ExecStart=/usr/bin/portal -m 512 -s /run/portal/%i.sock" in template
+    assert "ExecStart=/usr/bin/portal -m 512 -s /run/portal/%i/socket" in template
     assert 'Environment="GREETING=good day"' in template
     own = found["systemd: a file for each instance, named by its first line"]
     assert own.lines[7:] == [
@@ -124,7 +124,7 @@ def test_compose_has_cpuset_and_says_what_it_lacks():
                 "cpuset": cpus,
                 "cap_add": ["SYS_NICE"],
                 "command": f"numactl --membind={n} /usr/bin/portal -m 512 "
-                f"-s /run/portal/{n + 1}.sock",
+                f"-s /run/portal/{n + 1}/socket",
             }
             for n, cpus in ((0, "0-7"), (1, "8-15"))
         }
@@ -154,7 +154,7 @@ def test_haproxy_takes_the_lines(tmp_path):
     config.write_text("\n".join([*place.lines, *rest]))
     done = subprocess.run([haproxy, "-c", "-f", config], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "unix@/run/portal/2.sock" in config.read_text()
+    assert "unix@/run/portal/2/socket" in config.read_text()
     assert any("chroot" in remark for remark in place.remarks)
 
 

@@ -60,14 +60,22 @@ def test_a_binding_has_the_same_look_in_every_picture():
     assert looks[0] == looks[1]
 
 
-def test_transactions_have_the_same_picture():
+def test_a_load_that_keeps_no_rate_has_the_curves_of_saturation():
+    """As of valkey-benchmark: it gives p50 and p99 of as much as it can send."""
     run = service_frames.run()
-    renamed = run.measurements["metric"].str.replace(
-        "requests_per_second", "transactions_per_second"
+    rows = run.measurements.filter(
+        pl.col("metric").is_in([SATURATED, "saturation_latency_avg", "latency_p50", "latency_p99"])
     )
-    run.__dict__["measurements"] = run.measurements.with_columns(metric=renamed)
+    late = pl.col("metric").str.replace("^latency", "saturation_latency")
+    run.__dict__["measurements"] = rows.with_columns(metric=late)
+    figure = notebook.View(run).tail()
+    assert all(len(curve) == 2 for curve in lines(figure).values())
+    assert any(text.startswith("saturated") for text in texts(figure))
     figure = notebook.View(run).throughput_latency()
-    assert "Latency against transactions per second" in texts(figure)
+    assert all(len(curve) == 1 for curve in lines(figure).values())
+    hollow = [line for line in figure.figure.axes[0].lines if len(line.get_xdata())
+              and line.get_markerfacecolor() == "white"]  # fmt: skip
+    assert hollow == []
 
 
 def test_a_run_without_latency_says_so():

@@ -121,7 +121,7 @@ def _template(own: Advice) -> Lines:
     command = _for_systemd(own.program).replace("$", "$$")
     lines = [
         "[Unit]", f"Description={name}, instance %i", "",
-        "[Service]", f"User={name}", f"RuntimeDirectory={name}", "RuntimeDirectoryPreserve=yes",
+        "[Service]", f"User={name}", f"RuntimeDirectory={name}/%i",
         f"StateDirectory={name}/%i", f"WorkingDirectory=/var/lib/{name}/%i",
         *environment, f"ExecStart={command}", "",
         "[Install]", "WantedBy=multi-user.target",

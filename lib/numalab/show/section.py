@@ -88,6 +88,14 @@ class Section:
         """As of `View`."""
         return self._shown(lambda view: view.instances(*metrics), metrics[0])
 
+    def throughput_latency(self) -> Shown:
+        """As of `View`."""
+        return self._shown(lambda view: view.throughput_latency(), "latency_avg")
+
+    def tail(self) -> Shown:
+        """As of `View`."""
+        return self._shown(lambda view: view.tail(), "latency_p50")
+
     def loaded(self) -> Shown:
         """As of `View`."""
         return self._shown(lambda view: view.loaded(), "loaded_latency")

@@ -22,7 +22,6 @@ from numalab.show.charts import bindings, curves, instances, matrix, placement, 
 
 MEASURE = "measure"
 _CURVE = 3  # points: two make no curve
-SERVED = ("requests", "transactions", "queries")  # what a load's throughput may count
 _MOST_ALIKE = 4  # remarks of one kind on a plan; more are counted
 
 # The layouts of the binding ``cores`` as curves: how the cores are taken, one after the other.
@@ -324,17 +323,16 @@ class View:
 
     def throughput_latency(self) -> Shown:
         """Draw mean latency against what was served a second, a curve per binding."""
-        names = set(self.run.measurements["metric"])
-        what = next((one for one in SERVED if f"{one}_per_second" in names), SERVED[0])
-        rows = self._series("latency_avg", f"{what}_per_second", "saturation_latency_avg",
-                            f"saturation_{what}_per_second")  # fmt: skip
-        if isinstance(rows, Text):
-            return rows
-        return self._marked(curves.throughput_latency(rows, what))
+        both = ("latency_avg", "requests_per_second")
+        rows = self._series(*both, *(f"saturation_{name}" for name in both))
+        return rows if isinstance(rows, Text) else self._marked(curves.throughput_latency(rows))
 
     def tail(self) -> Shown:
         """Draw the percentiles of latency up to the slowest requests, a curve per binding."""
         rows = self._series(*curves.PERCENTILES)
+        if isinstance(rows, Text):  # a load that keeps no rate has them of saturation alone
+            found = self._series(*(f"saturation_{name}" for name in curves.PERCENTILES))
+            rows = rows if isinstance(found, Text) else found
         return rows if isinstance(rows, Text) else self._marked(curves.tail(rows))
 
     def _series(self, *metrics: str) -> pl.DataFrame | Text:

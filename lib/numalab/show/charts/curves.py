@@ -192,24 +192,24 @@ def loaded_latency(measurements: pl.DataFrame) -> style.Picture:
     return style.Picture(3.5, paint)
 
 
-def throughput_latency(measurements: pl.DataFrame, what: str = "requests") -> style.Picture:
-    """Draw mean latency (ms) against ``what`` a second: a curve per cell, its points its loads.
+def throughput_latency(measurements: pl.DataFrame) -> style.Picture:
+    """Draw mean latency (ms) against requests a second: a curve per cell, its points its loads.
 
-    An open point is of a constant rate (``WHAT_per_second``, ``latency_avg``), the full one of
+    An open point is of a constant rate (``requests_per_second``, ``latency_avg``), the full one of
     saturation (both with ``saturation_`` before). The rows carry a column ``series``, the curve's
     name: cells at several rates share one. The axis of latency is logarithmic. Raises Fault where
     no cell has both metrics of either load.
     """
     rows = measurements.filter((pl.col("role") != CONTROL) & (pl.col("point") == ""))
     loads = [
-        _paired(rows, f"{load}latency_avg", f"{load}{what}_per_second").with_columns(
+        _paired(rows, f"{load}latency_avg", f"{load}requests_per_second").with_columns(
             solid=pl.lit(load != "")
         )
-        for load in ("", "saturation_")
+        for load in ("", _SATURATED)
     ]
     both = pl.concat(loads).join(rows.select("cell", "series").unique(), on="cell")
     if both.is_empty():
-        raise Fault(f"no cell has both {what} per second and their latency",
+        raise Fault("no cell has both requests per second and their latency",
                     "see the grades in the run's journal")  # fmt: skip
     both = both.sort("mean_moved")
     families = _families(rows, "series")  # in the plan's order: a curve's look is always the same
@@ -218,13 +218,14 @@ def throughput_latency(measurements: pl.DataFrame, what: str = "requests") -> st
         axes = _draw_pairs(figure, both, families, rows["block"].n_unique(), _LOADS)
         axes.set_xlim(0, None)
         axes.xaxis.set_major_formatter(style.thousands())
-        axes.set_xlabel(f"{what} per second")
+        axes.set_xlabel("requests per second")
         _log_latency(axes, "mean latency (ms)")
-        style.title(figure, f"Latency against {what} per second")
+        style.title(figure, "Latency against requests per second")
 
     return style.Picture(3.5, paint)
 
 
+_SATURATED = "saturation_"  # before the names of what was measured under such a load
 _LOADS = "open: at the constant rate; full: saturated"
 
 
@@ -264,9 +265,11 @@ def tail(measurements: pl.DataFrame) -> style.Picture:
     """Draw the latency (ms) that so many requests stay below, from half of them to 99.9 %.
 
     The x axis is logarithmic in what is left, 1 - p, so that the rare slow requests have room. The
-    rows are those of ``PERCENTILES``, with a column ``series`` that names the curve of each cell.
-    Raises Fault without a value.
+    rows are those of ``PERCENTILES`` at the constant rate, or all with ``saturation_`` before;
+    their column ``series`` names the curve of each cell. Raises Fault without a value.
     """
+    saturated = measurements["metric"].str.starts_with(_SATURATED).any()
+    measurements = measurements.with_columns(pl.col("metric").str.strip_prefix(_SATURATED))
     rows = measurements.filter((pl.col("role") != CONTROL) & (pl.col("point") == ""))
     means = evidence.summarise(rows, list(PERCENTILES)).filter(pl.col("mean").is_not_null())
     if means.is_empty():
@@ -294,7 +297,8 @@ def tail(measurements: pl.DataFrame) -> style.Picture:
         _log_latency(axes, "latency (ms)")
         style.title(figure, "Latency, from the usual request to the slowest")
         style.beside(axes, key(families, looks))
-        style.foot(figure, note=style.few(blocks))
+        load = "saturated" if saturated else "at the constant rate"
+        style.foot(figure, note=f"{load} · {style.few(blocks)}")
 
     return style.Picture(3.5, paint)
 

@@ -22,13 +22,14 @@ def of(found: ToolRecord, cell: Cell) -> Advice:
     options = {option: cell.options[option] for option in service.options}
     values = {
         **found.facts["programs"], **options,
-        "here": service.here, "datadir": f"/var/lib/{name}/{_EACH}", "rundir": f"/run/{name}",
-        "socket": f"/run/{name}/{_EACH}.sock", "port": _EACH,
+        "here": service.here, "datadir": f"/var/lib/{name}/{_EACH}",
+        "rundir": f"/run/{name}/{_EACH}", "socket": f"/run/{name}/{_EACH}/socket", "port": _EACH,
         "cpus": cell.options["cpus"], "connections": cell.options["connections"],
     }  # fmt: skip
     texts = description.texts_of(service, options)
     program = shlex.join(description.words(service.start, values, texts))
     where = f"unix@{values['socket']}" if service.on_socket else f"127.0.0.1:{_EACH}"
+    on_port = any("{port}" in text for text in (service.start, *service.files.values()))
     own = cell.sweep is not None and cell.sweep.option in service.options
     remarks = [f"{values['datadir']} has its files: {', '.join(service.files)}"]
     remarks = remarks if service.files else []
@@ -41,7 +42,7 @@ def of(found: ToolRecord, cell: Cell) -> Advice:
         "the command line" if own or remarks else None,
         (program,),
         tuple(remarks),
-        first=1 if service.on_socket else _FIRST_PORT,
+        first=_FIRST_PORT if on_port else 1,
         address=where if service.load.kind == description.HTTP else "",
         environment=tuple(
             f"{key}={description.filled(text, {**values, **texts})}"
