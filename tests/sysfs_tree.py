@@ -530,6 +530,21 @@ _EPYC_512 = grid(
     "epyc-512", packages=2, nodes_per_package=4, cores_per_node=32, threads=2, cores_per_l3=8,
     memory=256, cpuinfo=_AMD,
 )  # fmt: skip
+
+
+def _xeon_max() -> Machine:
+    """Eight nodes with CPUs and, after them, the eight nodes of their HBM."""
+    base = grid(
+        "xeon-max-hbm", packages=2, nodes_per_package=4, cores_per_node=14, threads=2,
+        cores_per_l3=14, l3="115200K", far=21, memory=128, cpuinfo=_INTEL,
+    )  # fmt: skip
+    near = [list(node.distances or ()) for node in base.nodes]
+    to_hbm = [[{10: 13, 12: 14, 21: 23}[far] for far in row] for row in near]
+    nodes = [replace(n, distances=near[i] + to_hbm[i]) for i, n in enumerate(base.nodes)]
+    nodes += [Node(8 + i, 16, 16, 0, to_hbm[i] + near[i]) for i in range(8)]
+    return replace(base, nodes=tuple(nodes))
+
+
 LARGE = (  # hosts that nobody here has: 1 and 2 TiB, many nodes, many CPUs
     _XEON_2X112,
     grid(
@@ -564,4 +579,5 @@ LARGE = (  # hosts that nobody here has: 1 and 2 TiB, many nodes, many CPUs
             Node(88, 512, 510, 0, [50] * 8 + [60, 10]),
         ),
     ),
+    _xeon_max(),
 )  # fmt: skip

@@ -16,9 +16,11 @@ from numalab.agent.contract import CONTROL, SweepRequest
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.agent.plan import budget, make, show
+from numalab.agent.trial import run
 
 ANY = session.Settings(allow_host_changes=True)
 MOST_S = {"quick": 45 * 60, "full": 10 * 3600}
+INSTALL_S = 150  # of `make run` on an ordinary machine; a database's data are in the plans
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_all_fits_into_its_time_on_every_host(machine, profile, bare):
     root = sysfs_tree.shared(machine)
     asked = session.all_asked(profile, "there", 1, ANY, True)
     priced = pricing.price(asked, ANY, root=root)
-    assert priced.seconds <= MOST_S[profile]
+    assert priced.seconds <= MOST_S[profile] - INSTALL_S
     host = topology.read(str(root))
     for one in priced.each:
         if one.plan is None:
@@ -51,7 +53,8 @@ def test_all_fits_into_its_time_on_every_host(machine, profile, bare):
         known = {cell.id for cell in one.plan.cells} | {skip.cell for skip in one.plan.skipped}
         assert {cell.id for cell in whole.cells} <= known
         if len(one.plan.cells) < len(whole.cells):
-            assert any(line in priced.text(1000) for line in show.skipped_lines(one.plan))
+            for what, why in show.skipped(one.plan):
+                assert what in priced.text(5000) and why in priced.text(5000)
 
 
 @pytest.mark.parametrize(
@@ -172,15 +175,15 @@ def test_what_matters_least_goes_as_a_whole(bare):
     root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
     asked = session.all_asked("quick", "there", 1, ANY, True)
     whole = pricing.price(asked, ANY, root=root)
-    priced = pricing.price(asked, ANY, whole.seconds / 4, root)
-    assert 0 < priced.seconds <= whole.seconds / 4
+    priced = pricing.price(asked, ANY, whole.seconds / 8, root)
+    assert 0 < priced.seconds <= whole.seconds / 8
     gone = {one.name for one in priced.each if not one.seconds}
     kept = [one.asked.experiment.priority for one in priced.each if one.seconds]
     lost = [one.asked.experiment.priority for one in priced.each
             if one.name in gone and "matters more" in str(one.why)]  # fmt: skip
     assert lost and max(lost) < min(kept)
     assert "matters more" in priced.text(200)
-    assert f"of {show.units.seconds(whole.seconds / 4)}" in priced.text(200)
+    assert f"of {show.units.seconds(whole.seconds / 8)}" in priced.text(200)
 
 
 def test_hosts_that_are_not_seen_from_here_get_their_parts():
@@ -229,24 +232,64 @@ def test_all_is_priced_before_it_starts(monkeypatch, capsys):
     assert "of 60 min" in said
 
 
-def test_what_has_no_time_is_not_said_to_be_impossible_on_the_host(bare):
-    root = sysfs_tree.shared(sysfs_tree.LARGE[0])  # filling a node of 512 GiB takes too long
+def _page_cache(bare, budget_s=None):
+    """Return the price of page-cache alone where filling a node of 512 GiB takes long."""
+    root = sysfs_tree.shared(sysfs_tree.LARGE[0])
     asked = session.all_asked("quick", "there", 1, ANY, True)
-    priced = pricing.price(
-        [one for one in asked if one.experiment.name == "page-cache"], ANY, root=root
-    )
+    alone = [one for one in asked if one.experiment.name == "page-cache"]
+    return alone[0], root, pricing.price(alone, ANY, budget_s, root)
+
+
+def test_what_has_no_time_is_not_said_to_be_impossible_on_the_host(bare):
+    asked, root, priced = _page_cache(bare, 120)
     text = priced.text(80)
     assert "left out" in text and "it takes at least" in text
-    assert "nothing to measure on this host" not in text
     assert priced.as_dict()["experiments"][0]["skipped"]
+    made = make.make(asked.request, topology.read(str(root)))
+    said = [str(run.nothing_here(made)), text, show.text(made)]
+    assert "there is not enough time" in said[0] and "it takes at least" in said[0]
+    assert not [one for one in said if "on this host" in one]
+
+
+def test_time_that_nobody_uses_goes_to_those_that_lack_it(bare):
+    asked, root, _ = _page_cache(bare)
+    assert not make.make(asked.request, topology.read(str(root))).cells  # not in its own share
+    priced = pricing.price(session.all_asked("quick", "there", 1, ANY, True), ANY, root=root)
+    each = {one.name: one for one in priced.each}
+    assert each["page-cache"].seconds > asked.request.budget_s
+    assert {one.seconds > 0 for one in priced.each} == {True}
+    assert priced.seconds <= pricing.PROFILE_S["quick"]
+    more = pricing.price([one.asked for one in priced.each], ANY, 2 * priced.seconds, root)
+    assert len(more.each[5].plan.cells) > len(each["page-cache"].plan.cells)
+
+
+def test_shares_that_add_up_to_more_than_the_profiles_time_are_cut(bare, monkeypatch):
+    monkeypatch.setitem(pricing.PROFILE_S, "quick", 600.0)
+    root = sysfs_tree.shared(sysfs_tree.LARGE[0])
+    asked = session.all_asked("quick", "there", 1, ANY, True)
+    assert 0 < pricing.price(asked, ANY, root=root).seconds <= 600
+    parts = [one.request.budget_s for one in pricing.shared(asked)]
+    assert sum(parts) == pytest.approx(600)
 
 
 def test_only_what_is_new_is_said_of_an_experiment_left_out(bare):
     root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
     asked = session.all_asked("quick", "there", 1, ANY, True)
     text = pricing.price(asked, ANY, 1, root).text(80)
-    assert "left out\n                 – for what was said above" in text
-    assert "left out\n                 – and what" not in text
+    assert "left out\n                 – as said above" in text
+    assert text.count("matters more") == 1
+
+
+def test_what_is_alike_on_many_nodes_is_said_once(bare):
+    root = sysfs_tree.shared(sysfs_tree.LARGE[-1])
+    asked = session.all_asked("quick", "there", 1, ANY, True)
+    priced = pricing.price(asked, ANY, root=root)
+    assert priced.text(1000).count("nodes 8-15 have no CPUs") == 1
+    latency = next(one.plan for one in priced.each if one.name == "latency")
+    assert [line for line in show.skipped_lines(latency) if "have no CPUs" in line] == [
+        "local:8, local:9, local:10, local:11, local:12, local:13, local:14, local:15: nodes 8-15 "
+        "have no CPUs"
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 60])

@@ -166,7 +166,7 @@ def test_a_tool_that_finds_nothing_to_do_on_this_host_makes_an_empty_plan(driver
     assert "pages have no choice of nodes" in {
         skip.reason.fields.get("what") for skip in made.skipped
     }
-    assert "nothing of this can be measured" in show.text(made)
+    assert "nothing of this is measured" in show.text(made)
 
 
 def test_unbound_runs_the_threads_of_its_baseline(drivers):

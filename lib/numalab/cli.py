@@ -354,14 +354,17 @@ def run(
         begun_elsewhere=begun_elsewhere,
     )
     if resume is not None:
-        session.resume(resume, settings, own_file)
+        options = dict(_key_value(text) for text in wanted.option or [])
+        if set(options) - {"service"}:
+            raise Fault("--resume goes on as its plan says: it takes no --set but service=FILE")
+        session.resume(resume, settings, own_file, options.get("service"))
         return
     if wanted.every:
         asked = wanted.of_all(settings, collect)
     else:
         asked = [wanted.of(str(experiment), collect)]
     if hosts is not None:
-        if wanted.every and wanted.budget_s:
+        if wanted.every:
             from numalab import pricing
 
             asked = pricing.shared(asked, wanted.budget_s)

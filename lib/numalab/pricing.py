@@ -16,6 +16,9 @@ from numalab.agent.words import units
 from numalab.session import Asked, LeftOut, Settings, check_possible
 
 _UNPRICED_S = 60.0  # of a request without a budget, where a budget is shared
+# All experiments of a profile take at most three quarters of an hour, or ten hours, on any host;
+# here without what installing the tools takes.
+PROFILE_S = {"quick": 42 * 60.0, "full": 9.75 * 3600.0}
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,12 @@ class Priced:
         return self.asked.experiment.name
 
     @property
-    def left_out(self) -> list[str]:
-        """What of it is not measured and why, one line a reason."""
+    def left_out(self) -> list[tuple[str, str]]:
+        """What of it is not measured ("" for itself) and why, once for each reason."""
         if self.plan is None:
-            return [str(self.why)]
-        fewer = [str(one) for one in self.plan.warnings if one.code == "fewer-blocks"]
-        return [*fewer, *show.skipped_lines(self.plan)]
+            return [("", str(self.why))]
+        fewer = [("", str(one)) for one in self.plan.warnings if one.code == "fewer-blocks"]
+        return [*fewer, *show.skipped(self.plan)]
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,11 @@ class All:
         said: set[str] = set()
         for one in self.each:
             lines.append(f"{one.name:<{wide}}{_size(one)}")
-            new = [line for line in one.left_out if line not in said]
-            if len(new) < len(one.left_out):
-                new.append("and what was said above" if new else "for what was said above")
-            said.update(new)
-            for line in new:
+            for what, why in one.left_out:
+                parts = [what, "as said above" if why in said else why]
+                said.add(why)
                 lines += textwrap.wrap(
-                    line, width, initial_indent=" " * wide + "– ",
+                    ": ".join(filter(None, parts)), width, initial_indent=" " * wide + "– ",
                     subsequent_indent=" " * wide + "  ", break_on_hyphens=False,
                 )  # fmt: skip
         trials = sum(len(one.plan.order) for one in self.each if one.plan)
@@ -111,30 +112,68 @@ def price(
 ) -> All:
     """Return what each experiment would take on this host, or on that of a copied tree.
 
-    With a budget those of least priority are left out as a whole, until it holds the least that
-    each of the others can be cut to; these share what remains by what they would use of it.
+    Within the budget, or else within the profile's time, experiments of least priority are left
+    out as a whole until it holds the least that each of the others can be cut to. These share what
+    remains by what they would use of it. Time that is left then goes to those that lack it.
     """
     host = topology.read(str(root))
     each = _priced(asked, settings, host)
-    if budget_s is None or sum(one.seconds for one in each) <= budget_s:
-        return All(each, budget_s)
+    total_s = budget_s or PROFILE_S.get(asked[0].request.profile)
+    if total_s is not None:
+        if sum(one.seconds for one in each) > total_s:
+            each = _cut(each, settings, host, total_s)
+        _give_the_rest(each, settings, host, total_s)
+    return All(each, budget_s)
+
+
+def _cut(each: Sequence[Priced], settings: Settings, host: Host, total_s: float) -> list[Priced]:
+    """Return as much of each as there is time for."""
     chosen = [one for one in each if one.seconds]
-    while sum(map(_least, chosen)) > budget_s:
+    while sum(map(_least, chosen)) > total_s:
         chosen.remove(min(chosen, key=lambda one: one.asked.experiment.priority))
     wanted = sum(one.seconds - _least(one) for one in chosen)
-    share = (budget_s - sum(map(_least, chosen))) / wanted if wanted else 0.0
-    smaller = [_with_budget(one, share) for one in chosen]
+    share = (total_s - sum(map(_least, chosen))) / wanted if wanted else 0.0
+    smaller = [
+        _with_budget(one, _least(one) + share * (one.seconds - _least(one))) for one in chosen
+    ]
     fitted = {one.name: one for one in _priced(smaller, settings, host)}
-    late = LeftOut(reason("budget-for-others", budget_s=budget_s))
+    late = LeftOut(reason("budget-for-others", budget_s=total_s))
     for one in each:
         if one.seconds and one.name not in fitted:
             fitted[one.name] = Priced(one.asked, None, late)
-    return All([fitted.get(one.name, one) for one in each], budget_s)
+    return [fitted.get(one.name, one) for one in each]
 
 
-def shared(asked: Sequence[Asked], budget_s: float) -> list[Asked]:
-    """Return requests to hosts that are not seen from here, each with its part of a budget."""
+def _give_the_rest(each: list[Priced], settings: Settings, host: Host, total_s: float) -> None:
+    """Give the time that is left to those that lack it, in place and one after another.
+
+    What is left out as a whole comes first, for nothing else answers its question.
+    """
+    lacking = [one for one in each if _lacks_time(one)]
+    for one in sorted(lacking, key=lambda one: (one.seconds > 0, -one.asked.experiment.priority)):
+        rest_s = max(0.0, total_s - sum(other.seconds for other in each))
+        own_s = one.plan.estimate.total_s if one.plan else 0.0
+        (more,) = _priced([_with_budget(one, own_s + rest_s)], settings, host)
+        its_s = more.plan.estimate.total_s if more.plan else 0.0
+        each[each.index(one)] = replace(more, seconds=one.seconds + its_s - own_s)
+
+
+def _lacks_time(one: Priced) -> bool:
+    if one.plan is None:
+        return False
+    reasons = [*one.plan.warnings, *(skip.reason for skip in one.plan.skipped)]
+    return any(map(make.for_lack_of_time, reasons))
+
+
+def shared(asked: Sequence[Asked], budget_s: float | None = None) -> list[Asked]:
+    """Return requests to hosts that are not seen from here, each with its part of a budget.
+
+    Without one they keep their own, unless these add up to more than the profile may take.
+    """
     total = sum(one.request.budget_s or _UNPRICED_S for one in asked)
+    budget_s = budget_s or min(total, PROFILE_S.get(asked[0].request.profile, total))
+    if budget_s == total:
+        return list(asked)
     return [
         replace(
             one,
@@ -172,7 +211,6 @@ def _least(one: Priced) -> float:
     return min(one.seconds, one.plan.least_s if one.plan else 0.0)
 
 
-def _with_budget(one: Priced, share: float) -> Asked:
-    """Return what is asked with the least time for it and a share of what it would use beyond."""
-    seconds = _least(one) + share * (one.seconds - _least(one))
+def _with_budget(one: Priced, seconds: float) -> Asked:
+    """Return what is asked with this time for it."""
     return replace(one.asked, request=replace(one.asked.request, budget_s=seconds + 0.01))

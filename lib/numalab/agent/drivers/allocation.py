@@ -76,7 +76,7 @@ _LEAST_SHARE = 0.02
 
 # For estimates only. One thread of another host touches so much in a second; the readers of a fill
 # bring several times what one thread touches, and the kernel drops it again faster still.
-_TOUCH_BYTES_S, _FILLING, _DROPPING = 1e9, 4, 16
+_TOUCH_BYTES_S, _FILLING, _DROPPING = 1.5e9, 4, 16
 _TOUCHED, _TOUCH_S = 32 << 20, 0.2
 
 

@@ -69,6 +69,11 @@ OF_THE_MOMENT = (
 )  # fmt: skip
 
 
+def for_lack_of_time(why: Reason) -> bool:
+    """Whether a cell is left out, or blocks are, because there is too little time."""
+    return why.code.startswith("budget-") or why.code in ("longer-than-limit", "fewer-blocks")
+
+
 def again(plan: Plan, host: Host) -> Plan:
     """Return the plan that a plan's request gives on a host as it was recorded.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..contract import CONTROL, Bound, Cell, Plan, reason
+from .. import cpulist
+from ..contract import CONTROL, Bound, Cell, Plan, Reason, Skip, reason
 from ..trial import proof
 from ..words import units
 from ..words.plan import settings as settings_in_words
@@ -189,10 +191,27 @@ def _with_breaks(line: str, room: int) -> str:
 
 def skipped_lines(plan: Plan) -> List[str]:
     """Return one line per reason for which something asked for is not measured."""
-    reasons: Dict[str, List[str]] = {}
+    return [f"{cells}: {why}" for cells, why in skipped(plan)]
+
+
+def skipped(plan: Plan) -> List[Tuple[str, str]]:
+    """Return what is not measured and why: once for each reason, whichever nodes it is about."""
+    alike: Dict[str, List[Skip]] = {}
     for skip in plan.skipped:
-        reasons.setdefault(str(skip.reason), []).append(skip.cell)
-    return [f"{_first(list(dict.fromkeys(cells)))}: {why}" for why, cells in reasons.items()]
+        alike.setdefault(str(_about(skip.reason, [0])), []).append(skip)
+    found = []
+    for skips in alike.values():
+        nodes = [skip.reason.fields.get("node") for skip in skips]
+        cells = list(dict.fromkeys(skip.cell for skip in skips))
+        found.append((_first(cells), str(_about(skips[0].reason, nodes))))
+    return found
+
+
+def _about(why: Reason, nodes: Sequence[Any]) -> Reason:
+    """Return a reason that names a node for these nodes; any other as it is."""
+    if not isinstance(why.fields.get("node"), int):
+        return why
+    return replace(why, fields={**why.fields, "node": cpulist.format(nodes)})
 
 
 def _first(cells: Sequence[str], most: int = 8) -> str:

@@ -87,10 +87,11 @@ def resume(folder: Path, **options: Any) -> Event:
 
 
 def nothing_here(plan: Plan) -> NotHere:
-    """Return why nothing of a plan can be measured on its host."""
+    """Return why nothing of a plan can be measured on its host, or in its time."""
     # Last comes what was skipped although its binding exists here: that says most.
     lines = show.skipped_lines(plan)[::-1]
-    return NotHere(reason("nothing-here"), "; ".join(lines) or None)
+    late = any(make.for_lack_of_time(skip.reason) for skip in plan.skipped)
+    return NotHere(reason("no-time-here" if late else "nothing-here"), "; ".join(lines) or None)
 
 
 def why_nothing_here(plan: Plan) -> Reason:

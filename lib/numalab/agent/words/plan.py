@@ -32,6 +32,14 @@ def _budget_too_small(fields: Fields) -> str:
     )
 
 
+def _without(what: str) -> Template:
+    def said(fields: Fields) -> str:
+        nodes = str(fields["node"])
+        return f"{units.listed('node', nodes)} {'has' if nodes.isdecimal() else 'have'} no {what}"
+
+    return said
+
+
 def _memory_only_node(fields: Fields) -> str:
     said = f"node {fields['node']} has memory without CPUs"
     if fields["tier"] is not None:
@@ -53,15 +61,18 @@ SENTENCES: Dict[str, Template] = {
     # why a binding, or a cell of it, is not on this host
     "binding-impossible": "{binding}: {why}",
     "cores-of-unknown-group": "which {within} a core belongs to is unknown on this host",
-    "cpus-offline": "all CPUs of node {node} are offline",
-    "cpus-outside-cpuset": "no CPU of node {node} is in this process's cpuset",
+    "cpus-offline": "all CPUs of {node:nodes} are offline",
+    "cpus-outside-cpuset": "no CPU of {node:nodes} is in this process's cpuset",
     "left-out": "this run leaves it out (profile {profile})",
-    "memory-outside-cpuset": "the memory of node {node} is outside this process's cpuset",
+    "memory-outside-cpuset": "the memory of {node:nodes} is outside this process's cpuset",
     "name-taken": "another cell has this name already, with other CPUs",
     "no-cpu-for-each-instance": "no node has a CPU for each of {count} instances",
-    "distances-unknown": "the firmware gives no distances from node {node} to every other",
+    "distances-unknown": "the firmware gives no distances from {node:nodes} to every other",
     "no-memory-node": "no node has memory that may be used",
-    "no-memory-only-node": "no node has memory without CPUs (CXL, HBM, persistent memory)",
+    "no-memory-only-node": (
+        "every node of this host has CPUs, and this needs one that is memory only (CXL, HBM, "
+        "persistent memory)"
+    ),
     "no-weighted-interleave": "this kernel cannot interleave by weight (Linux 6.9 and later can)",
     "binding-forbidden": "{why}; in a container, start it with --cap-add SYS_NICE, or with a "
     "seccomp profile that allows set_mempolicy, mbind and move_pages",
@@ -73,12 +84,12 @@ SENTENCES: Dict[str, Template] = {
     "rest of this host is not measured",
     "call-kills": "a process that calls {call} is killed here ({signal})",
     "no-roomiest-node": "no node has both CPUs and memory that may be used",
-    "no-second-thread": "no core of node {node} has a second usable thread",
+    "no-second-thread": "no core of {node:nodes} has a second usable thread",
     "no-such-node": "node {node} does not exist",
     "no-usable-cpus": "the kernel of this host shows no NUMA nodes with CPUs that may be used",
     "node-of-another-kind": "node {node} is of another kind of memory: write {write}",
-    "node-without-cpus": "node {node} has no CPUs",
-    "node-without-memory": "node {node} has no memory",
+    "node-without-cpus": _without("CPUs"),
+    "node-without-memory": _without("memory"),
     "only-memory-node": "only node {node} has memory that may be used, and this needs two",
     "one-node": "this host has one node, and this needs two",
     "the-others-are-memory-only": (
@@ -97,8 +108,8 @@ SENTENCES: Dict[str, Template] = {
     "too-few-nodes-for-instances": "{nodes:n node} with CPUs and memory for {count} instances",
     "instance-too-big": _needs_more_room,
     "node-too-small": _needs_more_room,
-    "budget-case": "no time for it in {budget_s:seconds}: the cases listed first go first",
-    "budget-cell": "no time for it in {budget_s:seconds}: what is listed first goes first",
+    "budget-case": "no time for it in {budget_s:seconds}: the last cases are left out first",
+    "budget-cell": "no time for it in {budget_s:seconds}: the last cells are left out first",
     "budget-class": "{cell} stands for it, which is as far from its memory ({budget_s:seconds})",
     "budget-sweep": "no time for this value of the sweep in {budget_s:seconds}",
     "budget-for-others": "{budget_s:seconds} in all are too short for it beside what matters more",
@@ -174,7 +185,7 @@ SENTENCES: Dict[str, Template] = {
         "is left out"
     ),
     "no-control": "no A/A control: no baseline cell exists on this host",
-    "nothing-to-measure": "nothing of this can be measured on this host, for the reasons below",
+    "nothing-to-measure": "nothing of this is measured, for the reasons below",
     "fewer-blocks": "{blocks:n block} of {asked} fit into {budget_s:seconds}",
     "too-few-blocks": (
         "{blocks:n block} can decide nothing, {fewest} are the fewest: results are shown as "

@@ -80,6 +80,7 @@ SENTENCES: Dict[str, Template] = {
     "several-reasons": _all,
     # the run
     "nothing-here": "there is nothing to measure on this host",
+    "no-time-here": "there is not enough time to measure any of it",
     "changes-not-allowed": "nothing is measured: this experiment needs permission to set "
     "{settings}",
     "changes-need-permission": "it needs permission to set {settings}: --allow-host-changes",
