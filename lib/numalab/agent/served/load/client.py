@@ -171,7 +171,7 @@ def _record(number: int, line: str) -> Record:
             continue
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ParseError(NAME, number, line, f"{key} is missing or of another type")
-        if kind is not str and not (math.isfinite(value) and value >= 0):
+        if kind is not str and not 0 <= value < 2**63:
             raise ParseError(NAME, number, line, f"{key} is not a finite number from 0 on")
     unknown = sorted(set(record) - set(keys) - {"kind"})
     if unknown:
