@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from corpus import fixture
 from numalab import check, cli, runs
-from numalab.agent.errors import Fault
+from numalab.agent.errors import Fault, ParseError
 from numalab.analysis import comparison
 from numalab.logs import importer
 from numalab.show import view as notebook
@@ -167,6 +167,40 @@ def test_a_matrix_is_of_one_way_of_access_and_the_point_chooses_it(tmp_path):
     view = notebook.View(run)
     assert "random, sequential" in str(view.matrix("idle_latency"))
     assert not isinstance(view.matrix("idle_latency", "random"), notebook.Text)
+
+
+NUMACTL = """available: 2 nodes (0-1)
+node 0 cpus: 0 1
+node 0 size: 64000 MB
+node 0 free: 60000 MB
+node 1 cpus:{}
+node 1 size: 64000 MB
+node 1 free: 60000 MB
+node distances:
+node   0   1
+  0:  10  20
+  1:  20  10
+"""
+
+
+def test_a_lone_matrix_without_a_row_is_whole_where_its_node_has_no_cpus(tmp_path):
+    whole = mlc("sequential", "Read-only")
+    lone = log(tmp_path, whole[: whole.index("       1\t 140.0")], "lone.txt")
+    with pytest.raises(ParseError, match="no row of node 1.*numactl --hardware"):
+        importer.import_logs([lone], "cxl", None, [], "")
+    cut = log(tmp_path, NUMACTL.format(" 2 3"), "numactl.txt")
+    with pytest.raises(ParseError, match="no row of node 1"):
+        importer.import_logs([lone, cut], "cxl", None, [], "")
+    cxl = log(tmp_path, NUMACTL.format(""), "numactl.txt")
+    run = runs.load(importer.import_logs([lone, cxl], "cxl", None, [], ""))
+    assert run.tool_rows("idle_latency")["value"].to_list() == [81.0, 140.1]
+    assert check.check(run.folder).faults == []
+
+
+def test_core_to_core_latencies_of_mlc_need_no_name_of_an_experiment(corpus):
+    folder = importer.import_logs([corpus / "mlc/clx_c2c.txt"], "clx", None, [], "")
+    assert runs.load(folder).manifest.experiment == "core-to-core"
+    assert check.check(folder).faults == []
 
 
 def test_cells_are_named_one_for_each_measurement(corpus):

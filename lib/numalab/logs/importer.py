@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +37,13 @@ from numalab.agent.contract import (
     reason,
     to_json,
 )
+from numalab.agent.drivers import mlc
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 
 ELSEWHERE = reason("measured-elsewhere")
 _TESTS = {"prime_limit": "cpu", "operation": "memory", "thread_yields": "threads"}  # of sysbench
+_ASKED_AS = {"cache_latency": "core_latency"}  # MLC's, between sockets: as core-to-core asks
 _SHAPES = ("lscpu", "numactl")  # describe the host; everything else is a measurement
 
 
@@ -72,10 +75,14 @@ def import_logs(
             f"{len(labels)} cells are named for {len(measured)} measurements",
             "give --cell once per measurement, in the order of the files, or not at all",
         )
-    with untrusted.little_memory("what is imported"):
-        parsed = [logs.parser(tool)(log.text) for log in measured]
-    loaded = _experiment(experiment, tool, parsed)
     machine = _host(shapes, note)
+    parse = logs.parser(tool)
+    if tool == "mlc":  # a matrix has no rows of these nodes: it is whole all the same
+        without_cpus = [node.number for node in machine.nodes if not node.cpus]
+        parse = partial(mlc.parse_whole, without_cpus=without_cpus)
+    with untrusted.little_memory("what is imported"):
+        parsed = [parse(log.text) for log in measured]
+    loaded = _experiment(experiment, tool, parsed)
     folder = launch.new_run_directory(home.runs(), host, loaded.name)
     (folder / "raw").mkdir(parents=True)
     version = next((r["text"] for r in parsed[0] if r["kind"] == "version"), None)
@@ -128,7 +135,8 @@ def _experiment(
     asked: str | None, tool: str, parsed: Sequence[Sequence[Record]]
 ) -> experiments.Experiment:
     """Return the experiment that logs of a tool stand for: it must ask for what they measure."""
-    metrics = {row.metric for one in parsed for row in drivers.driver(tool).metrics(one)}
+    rows = [row for one in parsed for row in drivers.driver(tool).metrics(one)]
+    metrics = {_ASKED_AS.get(row.metric, row.metric) for row in rows}
     tests = {_TESTS[r["name"]] for one in parsed for r in one if r.get("name") in _TESTS}
 
     def fits(one: experiments.Experiment) -> bool:

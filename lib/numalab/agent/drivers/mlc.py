@@ -281,16 +281,19 @@ class _Reader:
         return True
 
 
-def parse_whole(text: str) -> List[Record]:
+def parse_whole(text: str, without_cpus: Sequence[int] = ()) -> List[Record]:
     """As Mlc.parse, for a text of which nothing else says that it is whole.
 
-    A matrix at its end that lacks rows is refused: nodes without CPUs have none, but then another
-    matrix of the same run shows it too.
+    A matrix at its end that lacks rows is refused, unless these nodes are known to be
+    ``without_cpus`` (CXL, HBM), which have no rows: by another matrix of the same run, or by the
+    caller.
     """
     reader = _read(text)
-    if reader.rowless:
-        why = f"no row of node {reader.rowless[0]} at the end: cut short? If that node has no"
-        refuse(NAME, None, f"{why} CPUs, give the output of mlc without options, which shows it")
+    lacking = [node for node in reader.rowless if node not in without_cpus]
+    if lacking:
+        why = f"no row of node {lacking[0]} at the end: cut short? If that node has no CPUs, give"
+        refuse(NAME, None, f"{why} the output of numactl --hardware, or of mlc without options,"
+               " with it: both show it")  # fmt: skip
     return reader.out
 
 
