@@ -20,9 +20,10 @@ from numalab import agent_archive
 
 FOLDER = "numalab/agent/probe/"
 _FIND = (
-    "import sys, json; sys.path.insert(0, sys.argv[1]); "
-    "from numalab.agent.drivers import probe; from numalab.agent.contract import to_json; "
-    "print(json.dumps(to_json(probe.find({}))))"
+    "import importlib, sys, json; sys.path.insert(0, sys.argv[1]); "
+    "from numalab.agent import compiled; from numalab.agent.contract import to_json; "
+    "program = importlib.import_module(sys.argv[2]).PROGRAM; "
+    "print(json.dumps(to_json(compiled.find(program))))"
 )
 
 
@@ -31,28 +32,30 @@ def archive(tmp_path_factory):
     return agent_archive.build(tmp_path_factory.mktemp("agent") / "agent.pyz")
 
 
-def find(archive: Path, place: Path, path: str = "/nowhere"):
-    """Let the archive find its probe, with only these programs on the PATH."""
+def find(archive: Path, place: Path, path: str = "/nowhere", package: str = "numalab.agent.probe"):
+    """Let the archive find its program of a package, with only these programs on the PATH."""
     environment = {"PATH": path, "XDG_CACHE_HOME": str(place), "HOME": str(place)}
     done = subprocess.run(
-        [sys.executable, "-I", "-c", _FIND, str(archive)], capture_output=True, text=True,
+        [sys.executable, "-I", "-c", _FIND, str(archive), package], capture_output=True, text=True,
         env=environment, cwd=place,
     )  # fmt: skip
     return done
 
 
-def test_a_host_without_a_compiler_has_the_probe_of_the_archive(archive, tmp_path):
+@pytest.mark.parametrize("package", [one.package for one in agent_archive.PROGRAMS])
+def test_a_host_without_a_compiler_has_the_programs_of_the_archive(archive, tmp_path, package):
     if platform.machine() not in agent_archive.carried(archive):
         pytest.skip("no compiler here makes programs without libraries")
-    done = find(archive, tmp_path)
+    done = find(archive, tmp_path, package=package)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    program = zipfile.ZipFile(archive).read(f"{FOLDER}carried-{platform.machine()}")
+    name = f"{package.replace('.', '/')}/carried-{platform.machine()}"
+    program = zipfile.ZipFile(archive).read(name)
     assert found["facts"]["made"] == "carried"
     assert found["facts"]["sha256"] == hashlib.sha256(program).hexdigest()
     assert Path(found["path"]).read_bytes() == program
     first = os.stat(found["path"]).st_mtime_ns
-    assert json.loads(find(archive, tmp_path).stdout) == found
+    assert json.loads(find(archive, tmp_path, package=package).stdout) == found
     assert os.stat(found["path"]).st_mtime_ns == first
 
 
