@@ -103,7 +103,7 @@ def resume(
     checkout, unless ``begun_elsewhere`` says that this is known.
     """
     memo = _memo(folder)
-    if not (begun_elsewhere or memo.exists()):
+    if not (begun_elsewhere or begun_here(folder)):
         raise Fault(
             f"{folder} was not begun here: to complete it starts the programs that its plan names",
             "if you trust whoever made it: --begun-elsewhere",
@@ -119,6 +119,11 @@ def refuse_busy() -> None:
     from numalab.agent.trial import quiet
 
     quiet.refuse(quiet.busy())
+
+
+def begun_here(folder: Path) -> bool:
+    """Tell whether an unfinished run was begun in this checkout."""
+    return _memo(folder).exists()
 
 
 def _memo(folder: Path) -> Path:

@@ -20,6 +20,7 @@ from numalab.agent.plan.grammar import suggestion
 from numalab.agent.served.service import description
 from numalab.agent.served.service.description import Service, WrongService
 
+_NO_WORDS = ("service", "data", "rate_is")  # options that stand in no command line
 _README = "services/README.md explains the keys"
 
 
@@ -107,12 +108,16 @@ def check_trusted(plan: Plan, named: str | None) -> None:
     service = description.read(ours)
     for options in (plan.request.tool.options, *(cell.options for cell in plan.cells)):
         for key, value in options.items():
-            if isinstance(value, str) and not _is_ours(service, key, value):
+            if key not in _NO_WORDS and not _is_ours(service, key, value):
                 raise Fault(f"the run's plan sets {key} to {value!r}, which no file of ours does")
 
 
-def _is_ours(service: Service, key: str, value: str) -> bool:
-    """Tell whether a text of a plan is harmless in a command line of a service, or is its own."""
+def _is_ours(service: Service, key: str, value: Any) -> bool:
+    """Tell whether a value of a plan is harmless in a command line, or is the service's own."""
+    if value is None or isinstance(value, (int, float)):
+        return True
+    if not isinstance(value, str):
+        return False
     option = service.options.get(key)
     own = [*option.texts, option.value] if option else []
     return value in own or re.fullmatch(r"[\w.,:/+-]*", value, re.ASCII) is not None and not option

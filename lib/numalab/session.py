@@ -160,18 +160,25 @@ def _say_once(lines: Iterable[str], mark: str, settings: Settings) -> None:
             settings.say(f"  {mark} {line}")
 
 
-def resume(given: Path, settings: Settings, experiment: Path | None = None) -> Path:
+def resume(
+    given: Path, settings: Settings, experiment: Path | None = None, service: str | None = None
+) -> Path:
     """Complete an unfinished run from its recorded plan; return its run directory.
 
     Nothing in the run directory is executed but the programs that its plan names, and these only
     where the run was begun in this checkout, or with ``settings.begun_elsewhere``. A run of a
-    user's own experiment is shown by the generic notebook, unless its file is given again.
+    user's own experiment is shown by the generic notebook, unless its file is given again. A
+    service of a run begun elsewhere must be that of a file of this checkout, or of ``service``.
     """
     from numalab import runs
 
     run = runs.load(given)
     if run.manifest.status == "imported":
         raise Fault(f"{given} was measured elsewhere by hand: it cannot be resumed")
+    if run.plan.tool.name == "service" and not (run.complete or launch.begun_here(run.folder)):
+        from numalab import services
+
+        services.check_trusted(run.plan, service)
     again = None
     if experiment is not None:
         loaded, own_file = load(experiment)

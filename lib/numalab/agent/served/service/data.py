@@ -99,11 +99,13 @@ def described(service: description.Service, options: Mapping[str, Any]) -> Optio
         return None
     lines = " ".join(service.prepare.commands)
     used = {name: options[name] for name in service.options if f"{{{name}" in lines}
+    disk = service.prepare.disk
+    parts = disk if isinstance(disk, (list, tuple)) else [disk]
     made_of = json.dumps([service.prepare.commands, used, to_json(service.files)], sort_keys=True)
     return {
         "name": f"{service.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}",
         "takes_s": service.prepare.takes_s,
-        "bytes": check.size("disk", service.prepare.disk, least=0),
+        "bytes": sum(check.size("disk", options.get(one, one), least=0) for one in parts),
     }
 
 

@@ -39,11 +39,16 @@ TOOL_OPTIONS: Mapping[str, Any] = {
     "data": None,
     "balancer_cpus": None,
 }
+MOST_FIGURES = 64
 SIZES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 _WORD = re.compile(r"\{([a-z][a-z0-9_]*)(?::(KiB|MiB|GiB))?\}")
-_LONGEST_LINE = 2000  # of an output, that a pattern looks at
-_NUMBER = r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)\s?(us|µs|ms|s|[kKMG])?(?![\w.])"
+_LONGEST_LINE, _LAST_CHARACTERS = 2000, 1 << 20  # of an output, that a pattern looks at
+_NUMBER = (
+    r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+    r"\s?(us|µs|ms|s|[kKMG])?(?![\w.])"
+)
+_PART = re.compile(r"(#|\*|\s+)")
 _UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {"requests_per_second": "1/s", "schedule_lag_avg": "ms"}
@@ -310,6 +315,8 @@ def _check_load(service: Service) -> None:
             ("load", "figures"), "requests_per_second is missing",
             'for instance: requests_per_second: "Requests/sec: #"',
         )  # fmt: skip
+    if len(load.figures) > MOST_FIGURES:
+        raise WrongService(("load", "figures"), f"more than {MOST_FIGURES} are not read")
     for name, figure in load.figures.items():
         _check_pattern(("load", "figures", name), figure)
 
@@ -317,10 +324,9 @@ def _check_load(service: Service) -> None:
 def _check_pattern(key: Tuple[str, ...], figure: Figure) -> None:
     if not NAME.match(key[-1]):
         raise WrongService(key, "a metric's name has small letters, digits and _")
-    if figure.find.count("#") != 1:
-        raise WrongService(key, f"the pattern {figure.find!r} has not one # where its number is")
-    if "**" in figure.find or "*#" in figure.find or "\n" in figure.find:
-        raise WrongService(key, "* is one whole word of one line", "put a space beside it")
+    why = wrong_pattern(figure.find)
+    if why:
+        raise WrongService(key, f"the pattern {figure.find!r}: {why}")
 
 
 def _among(key: Tuple[str, ...], value: str, names: Sequence[str]) -> None:
@@ -377,6 +383,20 @@ def unit_of(name: str, figure: Figure) -> str:
     return figure.unit or _UNITS.get(name) or ("ms" if name.startswith("latency_") else "count")
 
 
+def wrong_pattern(pattern: str) -> str:
+    """Return what is wrong with a pattern, "" for a good one.
+
+    A good one is read in a time that grows as the text does: it leaves nothing to try twice.
+    """
+    if pattern.count("#") != 1:
+        return "it needs one # where its number is"
+    if "\n" in pattern or re.search(r"""[^\s,"]\*|\*[^\s,"]""", pattern):
+        return "* is one whole word: only a space, a comma or a quote stands beside it"
+    if re.search(r"[\d.]#", pattern):
+        return "what stands right before # could be a part of its number"
+    return ""
+
+
 def find_number(pattern: str, text: str, unit: str = "") -> Optional[float]:
     """Return the number at ``#`` in the last line that fits a pattern; None where none does.
 
@@ -384,13 +404,14 @@ def find_number(pattern: str, text: str, unit: str = "") -> Optional[float]:
     (``us``, ``ms``, ``s``) is turned into that of the metric, where that is one; ``k``, ``M`` and
     ``G`` are thousands.
     """
-    parts = re.split(r"(#|\*|\s+)", pattern.strip())
-    known = {"#": _NUMBER, "*": r'[^\s,"]*'}
-    regex = re.compile("".join(
-        r"\s+" if part.isspace() else known.get(part) or re.escape(part) for part in parts if part
+    parts = [part for part in _PART.split(pattern.strip()) if part]
+    known = {"#": _NUMBER, "*": r'[^\s,"]+'}
+    at_first = {"#": r"(?<![\w.,+-])", "*": r'(?<![^\s,"])'}  # or it would begin within a word
+    regex = re.compile(at_first.get(parts[0], "") + "".join(
+        r"\s+" if part.isspace() else known.get(part) or re.escape(part) for part in parts
     ))  # fmt: skip
     found = None
-    for line in text.splitlines():
+    for line in text[-_LAST_CHARACTERS:].splitlines():
         match = regex.search(line[:_LONGEST_LINE])
         found = match or found
     if not found:

@@ -83,6 +83,9 @@ def parse(kind: str, figures: Mapping[str, Any], text: str) -> List[Record]:
     if kind != COMMAND:
         raise Fault(f"the kind of load {kind!r} is not known")
     known = {name: description.Figure(**figure) for name, figure in figures.items()}
+    wrong = [one.find for one in known.values() if description.wrong_pattern(one.find)]
+    if wrong or len(known) > description.MOST_FIGURES:
+        raise Fault("the patterns of the load's figures are not those of a service")
     found = description.numbers(known, text)
     return [{"kind": "result", "name": name, "value": value} for name, value in found.items()]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Mapping
 
-from ...contract import Host
+from ...contract import Host, reason
 from ...drivers import options as check
-from ...errors import Fault
+from ...errors import Fault, NotHere
 from ..driver import share
 from ..mysql.sizes import FOUR_CACHES, four_caches
 from .description import Option, Service
@@ -36,6 +36,8 @@ def word(value: Any) -> Any:
 
 def _value(name: str, option: Option, given: Any, host: Host, instances: int) -> Any:
     given = word(given)
+    if option.places_memory and given != option.value and len(host.memory_nodes) < 2:
+        raise NotHere(reason("nothing-to-place", option=name, value=str(given)))
     if option.texts:
         return check.choice(name, str(given), sorted(option.texts))
     if isinstance(given, str) and isinstance(option.value, str) and not _is_number(option.value):
