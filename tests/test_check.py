@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import frames
-from numalab import check, runs, session, store
+from numalab import check, launch, rederived, runs, session, store
 from numalab.agent.contract import (
     Change,
     Manifest,
@@ -62,6 +62,33 @@ def with_plan(manifest: Manifest, **fields) -> Manifest:
 
 def with_request(plan: Plan, **fields) -> Plan:
     return replace(plan, request=replace(plan.request, **fields))
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def test_a_run_that_another_version_planned_is_told_how_to_ask_that_version(run, monkeypatch):
+    """Today's planner needs more memory than the one that made the run did."""
+    again = rederived.make.again
+
+    def plans_otherwise(plan, host):
+        made = again(plan, host)
+        return replace(made, cells=tuple(replace(one, label="new") for one in made.cells))
+
+    monkeypatch.setattr(rederived.make, "again", plans_otherwise)
+    commit = "0123456789" * 4
+    found = change(run, lambda one: replace(one, source_commit=commit))
+    planned = [fault for fault in found.faults if "plan.cells" in fault]
+    assert planned and found.faults == planned and not found.as_dict()["publishable"]
+    assert f"{len(planned)} of them may be due to another version" in found.remedy
+    assert f"git worktree add ../then {commit}" in found.text()
+    raw = next((run / "raw").glob("*.stdout.gz"))
+    raw.write_bytes(gzip.compress(b"x"))
+    assert any(raw.name in fault and "sha256" in fault for fault in check.check(run).faults)
+    for same in (None, launch.source_commit(), "$(touch x)"):
+        assert change(run, lambda one: replace(one, source_commit=same)).remedy is None
+    monkeypatch.undo()
+    assert check.check(run).remedy is None
 
 
 # --- bytes ---------------------------------------------------------------------------------------

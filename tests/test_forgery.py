@@ -390,5 +390,18 @@ def test_a_forgery_is_found_and_its_file_named(honest, tmp_path, change, file, r
         assert any(file in fault for fault in faults), (rehash, faults)
 
 
+@pytest.mark.parametrize("commit", ["0" * 40, "HEAD; true"])
+def test_no_forger_escapes_by_naming_another_commit(honest, tmp_path, commit):
+    for place, one in enumerate(FORGERIES[:: len(FORGERIES) // 6]):
+        change, file, rehashed = one.values
+        forged = Forged(shutil.copytree(honest, tmp_path / f"run-{place}"))
+        change(forged)
+        forged.manifest["source_commit"] = commit
+        forged.write(rehash=rehashed)
+        found = check.check(forged.folder)
+        assert any(file in fault for fault in found.faults), (file, found.faults)
+        assert not found.as_dict()["publishable"] and "must not be published" in found.text()
+
+
 def test_there_are_ninety_kinds_that_both_forgers_are_found_by():
     assert sum(one.values[2] for one in FORGERIES) >= 90

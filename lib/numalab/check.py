@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import Any
 
 import polars as pl
 
-from numalab import rederived, runs, store, untrusted
+from numalab import launch, rederived, runs, store, untrusted
 from numalab.agent.collectors import memory_model
 from numalab.agent.contract import (
     ERROR,
@@ -53,12 +54,17 @@ UNLISTED = (*store.SEALED, store.SUMS)  # not in the manifest's hashes, or only 
 
 @dataclass
 class Result:
-    """What a check found: faults forbid publishing; warnings are for the reader to weigh."""
+    """What a check found: faults forbid publishing; warnings are for the reader to weigh.
+
+    ``remedy`` says, where another version made the run, which faults may be due to that, and how
+    to find out. They stay faults: what a run says of its version decides nothing here.
+    """
 
     folder: Path
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     trials: int = 0
+    remedy: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON-able data."""
@@ -68,6 +74,7 @@ class Result:
             "trials": self.trials,
             "faults": self.faults,
             "warnings": self.warnings,
+            "remedy": self.remedy,
         }
 
     def text(self) -> str:
@@ -77,6 +84,7 @@ class Result:
         if self.faults:
             many = "fault" if len(self.faults) == 1 else "faults"
             lines.append(f"{len(self.faults)} {many}. This run must not be published.")
+            lines += [escape.line(self.remedy)] if self.remedy else []
         else:
             where = escape.line(self.folder)
             lines.append(f"✓ {where}: {self.trials} trials, every number follows from raw/")
@@ -113,19 +121,40 @@ def _contents(result: Result) -> None:
     result.trials = len(run.trials)
     store.check_size(run)
     _note(result.faults, _order(run))
-    if run.manifest.status == "imported":
-        _note(result.faults, _imported(run))
-    else:
-        _note(result.faults, _records(run))
-        for trial in run.trials:
-            with store.understood(run.folder, trial.trial):
-                _note(result.faults, _trial(run, trial))
+    independent = len(result.faults)
+    try:
+        if run.manifest.status == "imported":
+            _note(result.faults, _imported(run))
+        else:
+            _note(result.faults, _records(run))
+            for trial in run.trials:
+                with store.understood(run.folder, trial.trial):
+                    _note(result.faults, _trial(run, trial))
+        _note(result.faults, _tables(run))
+    finally:  # many findings end the check
+        result.remedy = _remedy(run, len(result.faults) - independent)
     if run.own_experiment:
         run.experiment  # Fault where the file is none  # noqa: B018
-    _note(result.faults, _tables(run))
     _note(result.faults, _implausible(run.measurements))
     _note(result.warnings, _rules(run))
     _note(result.warnings, _suspicious(run))
+
+
+def _remedy(run: runs.Run, derived: int) -> str | None:
+    """Say how to ask the code that made a run, where faults hang on what today's code makes of it.
+
+    Hashes, chain and order hang on no version; plan, records and tables are made again.
+    """
+    made, here = run.manifest.source_commit or "", launch.source_commit()
+    commit = made.removesuffix("-dirty")
+    if not derived or made == here or not re.fullmatch("[0-9a-f]{40}", commit):
+        return None
+    return (
+        f"{derived} of them may be due to another version: the run names {made}, and here is "
+        f"{here or 'none that git knows'}. Ask the code that made it (git worktree add ../then "
+        f"{commit}, and numalab check there); what it finds, or where git does not know the "
+        "commit, they stand."
+    )
 
 
 # --- hashes ---------------------------------------------------------------------------------------
