@@ -9,10 +9,10 @@ import pytest
 
 import frames
 import sysfs_tree
-from numalab.agent.contract import Case, Measure, ToolRecord, reason
+from numalab.agent.contract import CONFIGURED, Case, Measure, ToolRecord, reason
 from numalab.agent.host import state, topology
-from numalab.analysis import claims
-from numalab.show import article
+from numalab.analysis import claims, judge
+from numalab.show import article, tables
 from numalab.show.charts import matrix, placement, style
 from test_charts import assert_publishable
 
@@ -233,6 +233,39 @@ def test_a_run_that_drifted_says_so_where_its_figures_stand_and_decides_nothing(
     table = told.mysql_instances.table("cpu_per_query", "instance 1")
     heading = told.mysql_instances.headed("## Servers", table)
     assert heading.startswith("## Servers") and "the run drifted" in heading
+
+
+def test_a_host_with_configured_timing_decides_no_claim_beside_another(three, tmp_path):
+    run = stream(tmp_path / "model", "two")
+    run.host.__dict__["timing"] = {"local": "85 ns"}
+    run.manifest.__dict__.update(host="model", evidence=CONFIGURED)
+    run.host.__dict__["host"] = "model"
+    both = article.Article([*three.runs, run])
+    assert {one.host for one in both._verdicts()} == {"real", "two", "sixteen"}
+    assert both.claims() == "" or "model" not in both.claims()
+    assert {one.host for one in article.Article([run])._verdicts()} == {"model"}
+
+
+def test_the_smallest_effect_that_a_run_could_see_is_told_for_each_timed_metric(three):
+    (row,) = str(three.sights()).splitlines()[2:]  # of emulated hosts no time, and no count
+    (sight,) = judge.sights(three.chosen.of("stream")[0])
+    assert row.startswith("| stream | real | triad | ")
+    assert f"{100 * sight.smallest:.2g} %" in row and f"{100 * sight.noise:.2g} %" in row
+    assert article.Article([page_cache(three.runs[0].folder, "two", {"empty": 0.9})]).sights() == ""
+
+
+def test_that_nothing_differs_is_told_with_what_would_have_been_seen(tmp_path):
+    run = instances(tmp_path, 1.0)
+    (_, said) = article.Article([run]).findings().splitlines()
+    least = judge.sights(run)[0].smallest
+    assert f"only effects of {tables.number(100 * least, 2)} % or more would have been" in said
+
+
+def test_a_number_in_prose_is_the_median_that_its_table_shows(tmp_path):
+    run = page_cache(tmp_path, "two", {"empty": 100.0, "full": 300.0}, "minor_faults", "count")
+    told = article.Article([run])
+    said = told.value("page-cache", "minor_faults", "cpus-only/full")
+    assert f"| {said} [" in told.page_cache.by_case("minor_faults")
 
 
 def test_what_spoils_a_section_stands_in_it(tmp_path):

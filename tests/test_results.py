@@ -9,6 +9,7 @@ import pytest
 
 import frames
 from numalab.agent import contract
+from numalab.agent.collectors import memory_model
 from numalab.agent.contract import (
     COUNTED,
     MEASURED,
@@ -89,6 +90,10 @@ def test_traffic_between_nodes_is_a_table_where_it_was_counted(tmp_path):
     rows = rows.with_columns(source=pl.lit("traffic"), point=pl.lit("node 1"), unit=pl.lit("GB/s"))
     table = results.node_traffic(_run(tmp_path, rows, cells))
     assert "traffic_from_node node 1" in table.replace("\\", "") and "GB/s" in table
+    modelled = rows.with_columns(source=pl.lit(memory_model.SOURCE))  # of configured timing
+    assert "traffic_from_node" in results.node_traffic(_run(tmp_path, modelled, cells)).replace(
+        "\\", ""
+    )
 
 
 def test_a_host_without_remote_memory_is_not_asked(tmp_path):

@@ -10,7 +10,7 @@ import polars as pl
 
 from .. import runs, store
 from ..agent import cpulist, drivers
-from ..agent.collectors import perf
+from ..agent.collectors import memory_model, perf
 from ..agent.contract import (
     BASELINE,
     CONTROL,
@@ -338,7 +338,7 @@ def counters(run: Run) -> str:
 
 
 _BETWEEN_NODES = (pl.col("source") == "traffic") | (
-    pl.col("source").is_in(["perf", "resctrl"]) & (pl.col("unit") == "GB/s")
+    pl.col("source").is_in(["perf", "resctrl", memory_model.SOURCE]) & (pl.col("unit") == "GB/s")
 )
 
 

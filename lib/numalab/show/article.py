@@ -18,8 +18,9 @@ from typing import Any
 import polars as pl
 
 from numalab import experiments, runs
-from numalab.agent.contract import CONTROL, ERROR, PUBLISHED
+from numalab.agent.contract import CONFIGURED, CONTROL, ERROR, PUBLISHED
 from numalab.analysis import claims, judge, recommendation, results, survey
+from numalab.analysis.evidence import BLOCKS_NEEDED
 from numalab.runs import Run
 from numalab.show import badge, escape, tables
 from numalab.show.charts import server
@@ -160,8 +161,10 @@ class Article:
             yield f"- **{escape.markdown(where)}**: {escape.markdown(words)}."
 
     def _verdicts(self) -> list[claims.Verdict]:
+        """Where there are other hosts, those with configured timing decide no claim."""
         found: dict[tuple[str, str, str], claims.Verdict] = {}
-        for view in self.views:
+        real = [view for view in self.views if badge.of(view.run) != CONFIGURED]
+        for view in real or self.views:
             of_server = self.chosen.where(view.run).removeprefix(view.run.manifest.host)
             for verdict in view.verdicts(self.runs):
                 if verdict.verdict != claims.NOT_TESTABLE:  # each server of a host has its own
@@ -183,7 +186,9 @@ class Article:
 
     def claims(self) -> Text:
         """Return the claims that were decided somewhere, with the verdict per host, as a table."""
-        names = {host: self.chosen.named(host) for host in self.chosen.hosts()}
+        verdicts = self._verdicts()
+        judged = {one.host for one in verdicts}
+        names = {host: self.chosen.named(host) for host in self.chosen.hosts() if host in judged}
         rows = [
             {
                 "claim": says,
@@ -193,13 +198,14 @@ class Article:
                 },
                 "source": next(iter(by_host.values())).source,
             }
-            for says, by_host in _by_claim(self._verdicts()).items()
+            for says, by_host in _by_claim(verdicts).items()
             if any(one.verdict in _DECIDED for one in by_host.values())
         ]
         if not rows:
             return NOTHING
         text = tables.of_rows(rows, marked=names.values())
-        return Text(f"{text}\n{badge.line(self.runs)}")
+        shown = (run for run in self.runs if run.manifest.host in judged)
+        return Text(f"{text}\n{badge.line(shown)}")
 
     def claim_details(self) -> Text:
         """Return the figures behind each verdict that the claims' table gives in a word."""
@@ -239,6 +245,24 @@ class Article:
             for says, which in none.items()
         ]
         return Text("\n\n".join(parts) or "No run of this article compares bindings.")
+
+    def sights(self) -> Text:
+        """Return the smallest effect that each run could see in each timed metric, as a table."""
+        rows = [
+            {
+                "experiment": run.manifest.experiment,
+                "host": self.chosen.where(run, marked=True),
+                "metric": results.title(one.metric),
+                "smallest effect seen": _percent(one.smallest) or "nothing was decided",
+                "noise of a trial": _percent(one.noise),
+            }
+            for run in self.runs
+            if run.plan.request.blocks >= BLOCKS_NEEDED
+            for one in judge.sights(run)
+            if one.noise and run.measures[one.metric].unit not in ("share", "count")
+            if tells(run, one.metric)
+        ]
+        return Text(tables.of_rows(rows)) if rows else NOTHING
 
     def untested(self) -> Text:
         """Return the claims that nothing here decides, a line each with the reason, and what else
@@ -500,7 +524,15 @@ def _found(run: Run, metric: str, point: str) -> Iterable[str]:
         change = tables.change(row["ratio"], row["ratio_low"], row["ratio_high"])
         yield f"{row['label']} differs most from {base}, {change}"
     elif judge.ALIKE in decisions:
-        yield "no binding differs from its baseline by more than the noise"
+        least = next(one.smallest for one in judge.sights(run) if one.metric == metric)
+        yield (
+            "no binding differs from its baseline by more than the noise; only effects of "
+            f"{_percent(least) or 'any size'} or more would have been seen"
+        )
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{tables.number(100 * share, 2)} %"
 
 
 def _amount(value: float, unit: str) -> str:
@@ -526,8 +558,8 @@ def _median(run: Run, metric: str, cell: str) -> float | None:
     binding, _, case = cell.partition("/")
     mine = _cells(run, cell)
     rows = run.tool_rows(metric).filter(pl.col("cell").is_in(mine) & (pl.col("grade") != ERROR))
-    values = rows["value"].drop_nulls().to_list()
-    return sorted(values)[len(values) // 2] if values else None
+    middle = rows["value"].median()
+    return middle if isinstance(middle, float) else None
 
 
 def _stands_for(run: Run) -> Iterable[str]:

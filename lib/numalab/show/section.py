@@ -171,8 +171,7 @@ class Section:
 
     def traffic(self) -> Text:
         """As of `View`; hosts that count none are left out."""
-        made = [(one.run, one.traffic()) for one in self.views if results.node_traffic(one.run)]
-        return Text("\n\n".join(self._words(made)))
+        return self._text(lambda view: view.traffic())
 
     def groups(self) -> Text:
         """As of `View`."""
