@@ -182,6 +182,7 @@ SENTENCES: Dict[str, Template] = {
     "pool-not-filled": lambda said: (
         f"the buffer pool{_of(said)} could not be filled: {said['error']}"
     ),
+    "nothing-to-place": "{option} {value} places memory on nodes, and only one has memory here",
     "needs-tables": _needs_tables,
     "preparing-tables": (
         "preparing {rows:,} rows in {tables:n table} for {title}, once: about {seconds:.0f} s"

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ... import kernel
 from ...contract import reason
@@ -132,18 +132,21 @@ class RunningService(RunningServer):
         deadline = time.monotonic() + _SETTLING_S
         while True:
             table = kernel.processes()
-            members = kernel.tree([self.pid], table)
+            members = self._members(table)
             total: Dict[str, float] = {}
             for pid in members:
                 used = usage(pid)
-                if used:
+                if used and pid in table:
                     used["cpu_s"] += table[pid].children_ticks / os.sysconf("SC_CLK_TCK")
                 for name, value in used.items():
                     total[name] = total.get(name, 0.0) + value
-            # One that ended meanwhile is in neither sum: the processes of sessions end together.
-            same = kernel.tree([self.pid], kernel.processes()) == members
-            if same or time.monotonic() > deadline:
+            # One that its parent waited for meanwhile is in neither sum: sessions end together.
+            if self._members(kernel.processes()) == members or time.monotonic() > deadline:
                 return total
+
+    def _members(self, table: Mapping[int, kernel.Stat]) -> Set[int]:
+        """Return all its processes, also those that have ended and wait for their parent."""
+        return {*kernel.tree([self.pid], table), *kernel.descendants(self.pid, table), self.pid}
 
     # --- talking ------------------------------------------------------------------------------
 
