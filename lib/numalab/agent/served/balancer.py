@@ -13,8 +13,8 @@ It has one thread, on the CPUs that it is given, and asks the instance with the 
 (leastconn). It does not look whether instances are well, and tries nothing again: a request that an
 instance does not answer is an error that the client counts.
 
-The configuration and the counters are of HAProxy's configuration and management manuals; from 2.4
-to 3.4 they mean the same. Since 2.4 it binds itself to the CPUs of one node where nothing else
+The configuration and the counters are of HAProxy's configuration and management manuals; tried
+with 2.6 and 3.0. Since 2.4 it binds itself to the CPUs of one node where nothing else
 does: it is told not to, has ``nbthread``, and starts on CPUs that are chosen for it.
 """
 
