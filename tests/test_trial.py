@@ -184,6 +184,7 @@ def test_the_limit_is_generous_unless_asked():
     timing = Timing(setup_s=1.0, warmup_s=1.0, measure_s=8.0, total_s=11.0)
     assert trial.limit_s(5, timing) == 5
     assert trial.limit_s(None, timing) == 160
+    assert trial.limit_s(None, timing, timed=True) == 1600
     assert trial.limit_s(None, Timing(total_s=1.0)) == 3600
 
 

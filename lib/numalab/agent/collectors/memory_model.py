@@ -24,6 +24,7 @@ from ..rows import row
 from .snapshots import change, pairs
 
 SOURCE = "memory model"
+SLOWER = 10  # times as long a trial takes as on a machine, for what the emulator does
 _MAGIC = b"numatime"
 _BYTES = 1 << 20
 _HEAD = struct.Struct("<8s8Q")  # magic; version, vcpus, nodes, on, gave_up, idle_ps, clock_ps, …

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import cpulist, drivers, kernel
+from ..collectors import memory_model
 from ..contract import (
     BASELINE,
     CELL,
@@ -43,7 +44,6 @@ from .request import check
 from .tours import started, toured
 
 TRIAL_OVERHEAD_S = 0.15  # starting the tool, proving the placement, writing the journal
-_EMULATED = 10  # times as long a trial takes where memory's timing is emulated
 RUN_OVERHEAD_S = 6.0  # looking at the host, tables and the notebook
 
 Unfit = Tuple[Cell, Reason]  # a cell that cannot be measured here, and why
@@ -144,7 +144,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         warnings=(),
         # The budget is spent as on a machine: what is measured does not hang on the emulation.
         estimate=_estimate(
-            started(cells, tours), fitted.blocks, outlay, _EMULATED if host.timed else 1
+            started(cells, tours), fitted.blocks, outlay, memory_model.SLOWER if host.timed else 1
         ),
         client=host.client,
         outlay=outlay,
@@ -622,10 +622,10 @@ def differing(cell: Cell, base: Cell) -> Dict[str, Any]:
 def _warnings(plan: Plan, host: Host) -> List[Reason]:
     request, roles = plan.request, {cell.role for cell in plan.cells}
     warnings = []
+    if host.timed:
+        warnings.append(reason("emulated-timing", times=memory_model.SLOWER))
     if not plan.cells:
         warnings.append(reason("nothing-to-measure"))
-    if host.timed:
-        warnings.append(reason("emulated-timing", times=_EMULATED))
     elif BASELINE not in roles and request.cases:
         warnings.append(reason("baseline-not-in-first-case", case=request.cases[0].name))
     if plan.cells and request.control and CONTROL not in roles:

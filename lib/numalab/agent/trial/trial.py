@@ -105,13 +105,15 @@ def raw_name(trial: int, cell: str, kind: str) -> str:
     return f"raw/{trial:04d}-{plain}.{kind}{suffix}.gz"
 
 
-def limit_s(asked: Optional[float], timing: Timing) -> float:
+def limit_s(asked: Optional[float], timing: Timing, timed: bool = False) -> float:
     """Return the seconds after which a trial is given up.
 
-    The request's own limit, else ten times what is planned and a minute, else an hour.
+    The request's own limit, else ten times what is planned and a minute (longer where memory's
+    timing is emulated, ``timed``), else an hour.
     """
     planned = timing.setup_s + timing.warmup_s + timing.measure_s
-    return asked or (60 + 10 * planned if planned else _UNPLANNED_LIMIT_S)
+    slower = memory_model.SLOWER if timed else 1
+    return asked or (slower * (60 + 10 * planned) if planned else _UNPLANNED_LIMIT_S)
 
 
 def measure(bench: Bench, entry: Trial, attempt: int) -> Tuple[TrialRecord, List[Row]]:
@@ -131,11 +133,9 @@ class _Trial:
         self.attempt = attempt
         self.cell = bench.plan.started[entry.cell]
         self.tour = isinstance(self.cell, Tour)
-        visited = tours.order(
-            bench.plan.visited(entry.cell), bench.plan.request.seed, entry.block
-        )
+        visited = tours.order(bench.plan.visited(entry.cell), bench.plan.request.seed, entry.block)
         self.cells = [bench.plan.cell[id] for id in visited]
-        self.limit_s = limit_s(bench.plan.request.time_limit_s, self.cell.timing)
+        self.limit_s = limit_s(bench.plan.request.time_limit_s, self.cell.timing, bench.host.timed)
         self.argv = self.driver.argv(bench.found, self.cell.options, self.cell)
         engine = containers.engine(self.argv)
         self.containers = containers.Started(engine) if engine else None
