@@ -1,0 +1,148 @@
+"""Tomcat as a service: what it divides, what it refuses, and trials of a real JVM."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import service_runs
+import topologies
+from numalab import services
+from numalab.agent import drivers
+from numalab.agent.contract import ERROR, VERIFIED
+from numalab.agent.errors import Fault
+from numalab.agent.host import topology
+from numalab.agent.served.service import description
+from service_runs import measure, plan
+
+WHY = service_runs.why_not("tomcat")
+needs_tomcat = pytest.mark.skipif(bool(WHY), reason=WHY or "it is here")
+SMALL = {"heap": "64MiB", "live": "4MiB", "compiler": "c1", "balancer": "none"}
+SOURCE = Path(services.home.root(), "services", "tomcat")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """A cache of the module's own: the portal is compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def prepared(host, **options):
+    asked = {"service": services.load("tomcat"), "rate": 10, **options}
+    return drivers.driver("service").prepare(asked, host, "0", "0")
+
+
+def test_heap_documents_and_threads_are_the_same_in_total():
+    host = topologies.topology(nodes=2, cores=4)
+    one, two = prepared(host).options, prepared(host, instances=2).options
+    for name in ("heap", "live", "workers", "gc_threads"):
+        assert one[name] == 2 * two[name], name
+    assert one["collector"] == two["collector"] == "parallel"
+
+
+def test_the_collector_is_fixed_and_the_heap_is_touched():
+    service = description.read(services.load("tomcat"))
+    options = prepared(topologies.topology(nodes=1, cores=1)).options
+    words = description.words(
+        service.start, {**options, "java": "java", "socket": "s"},
+        description.texts_of(service, options),
+    )  # fmt: skip
+    assert {"-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:+AlwaysPreTouch",
+            "-Xms1024m", "-Xmx1024m"} <= set(words)  # fmt: skip
+    assert "" not in words and "-XX:+UseNUMA" not in words
+
+
+def test_use_numa_is_not_asked_for_where_one_node_has_memory():
+    with pytest.raises(Fault, match="use_numa on places memory on nodes"):
+        prepared(topologies.topology(nodes=1, cores=4), use_numa="on")
+    assert (
+        prepared(topologies.topology(nodes=2, cores=4), use_numa="on").options["use_numa"] == "on"
+    )
+
+
+@needs_tomcat
+def test_a_heap_larger_than_the_node_is_skipped_and_said():
+    host = topologies.topology(nodes=1, cores=4)
+    small = replace(host.nodes[0], memory_bytes=1 << 30, free_bytes=1 << 30, page_cache_bytes=0)
+    given = plan("tomcat", host=replace(host, nodes=(small,)), heap="2GiB")
+    assert not given.cells
+    assert [skip.reason.code for skip in given.skipped] == ["node-too-small"]
+
+
+@pytest.mark.skipif(not shutil.which("sh"), reason="there is no sh")
+def test_missing_jars_are_named_with_their_package():
+    done = subprocess.run(
+        ["sh", str(SOURCE / "compile.sh"), "java", "/nowhere/tomcat10-catalina.jar"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "tomcat10-catalina.jar is missing: apt install libtomcat10-java" in done.stdout
+
+
+@needs_tomcat
+def test_a_trial_tells_its_collections_and_its_compiler(tmp_path):
+    (trial,) = measure(tmp_path / "run", "tomcat", **SMALL)
+    assert trial.grade == VERIFIED, trial.reason
+    text = gzip.decompress((tmp_path / "run" / trial.raw["stdout"]).read_bytes()).decode()
+    events = [json.loads(line) for line in text.splitlines()]
+    warm = next(event for event in events if event["event"] == "warm")
+    assert warm["counter"] == "jit_time"
+    rows = drivers.driver("service").metrics(drivers.driver("service").parse(text))
+    value = {row.metric: row.value for row in rows}
+    assert value["requests_per_second"] == pytest.approx(50, rel=0.5)
+    assert value["saturation_requests_per_second"] > 0 and value["errors"] == 0
+    assert {"gc_time", "gc_count", "jit_time"} <= set(value)
+    proof = json.loads(gzip.decompress((tmp_path / "run" / trial.raw["proof"]).read_bytes()))
+    assert "-Xmx64m" in json.dumps(events) and proof
+    assert not service_runs.own("Portal")
+
+
+@needs_tomcat
+def test_a_jvm_that_dies_under_load_is_an_error(tmp_path):
+    with service_runs.killing("Portal", once="numalab-load") as killed:
+        (trial,) = measure(tmp_path / "run", "tomcat", **SMALL)
+    assert killed and trial.grade == ERROR
+    assert "SIGKILL" in str(trial.reason)
+    assert not service_runs.own("Portal")
+
+
+@needs_tomcat
+@pytest.mark.skipif(len(topology.read().memory_nodes) > 1, reason="UseNUMA is kept here")
+def test_a_jvm_that_dropped_use_numa_says_so(tmp_path):
+    given = plan("tomcat", **SMALL)
+    (cell,) = given.cells
+    cell = replace(cell, options={**cell.options, "use_numa": "on"})
+    (trial,) = service_runs.run_plan(tmp_path / "run", replace(given, cells=(cell,)))
+    assert trial.grade == ERROR
+    assert "the JVM dropped -XX:+UseNUMA" in str(trial.reason)
+
+
+@needs_tomcat
+def test_a_socket_that_is_taken_is_told(tmp_path):
+    service = description.read(services.load("tomcat"))
+    found = drivers.driver("service").find({"service": services.load("tomcat")})
+    for name, text in service.files.items():
+        (tmp_path / name).write_text(text)
+    values = {**prepared(topology.read(), **SMALL).options, **found.facts["programs"],
+              "socket": "taken"}  # fmt: skip
+    texts = description.texts_of(service, values)
+    assert service.prepare
+    for line in service.prepare.commands:
+        subprocess.run(description.words(line, values, texts), cwd=tmp_path, check=True)
+    (tmp_path / "taken").touch()
+    done = subprocess.run(
+        description.words(service.start, values, texts),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "Tomcat did not start" in done.stderr and "already in use" in done.stderr
