@@ -34,7 +34,7 @@ OPTIONS = {
 }  # fmt: skip
 TOOL = ToolRecord(
     "service", "portal 1.2", "/usr/bin/portal",
-    facts={"service": SERVICE, "title": "portal 1.2", "programs": {"server": "/usr/bin/portal"}},
+    facts={"service": SERVICE, "server": "portal 1.2", "programs": {"server": "/usr/bin/portal"}},
 )  # fmt: skip
 SATURATED, AT_RATE = "saturation_requests_per_second", "requests_per_second"
 MEASURE = {
@@ -114,6 +114,7 @@ def run(
         "latency_avg": ("ms", lambda c: 5e3 / c.value),
         **{f"latency_{name}": ("ms", lambda c, x=x: 4e3 / c.value * x) for name, x in TAIL.items()},
         "cpu_per_request": ("µs", lambda c: 6e5 / c.value),
+        "saturation_cpu_per_request": ("µs", lambda c: 5e5 / c.value),
     }
     constants = {"experiment": experiment, "tool": "service", "tool_version": "portal 1.2",
                  **measured}  # fmt: skip

@@ -196,7 +196,7 @@ def test_a_service_on_a_port_is_known_by_its_port():
             load=Load("command", command="ask", figures={"requests_per_second": Figure("TPS #")}),
         )
     )  # fmt: skip
-    facts = {"service": service, "title": "store 1", "programs": {"server": "/usr/bin/store"}}
+    facts = {"service": service, "server": "store 1", "programs": {"server": "/usr/bin/store"}}
     tool = replace(service_frames.TOOL, facts=facts)
     options = {"service": service, "balancer": "none"}
     run = service_frames.run(options=options, tool=tool)
@@ -219,6 +219,6 @@ def test_a_service_on_a_port_is_known_by_its_port():
 
 def test_a_strangers_plan_without_the_service_is_a_fault_not_a_traceback():
     run = service_frames.run()
-    tool = replace(service_frames.TOOL, facts={"title": "x"})
+    tool = replace(service_frames.TOOL, facts={"server": "x"})
     with pytest.raises(Fault, match="does not say how service was started"):
         paste(tool, run.plan.cell["instances:nodes"])

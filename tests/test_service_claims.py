@@ -8,6 +8,7 @@ import service_frames
 from frames import host_record
 from numalab.analysis import claims
 from numalab.analysis.claims import INCONCLUSIVE, NOT_TESTABLE, REFUTED, SUPPORTED
+from numalab.show.view import View
 
 SATURATED = service_frames.SATURATED
 NODES = "instances:nodes"
@@ -81,3 +82,17 @@ def test_a_metric_that_the_load_has_not_is_not_testable():
     found = said(service_frames.run(), **ratio(NODES, "unbound", "requests_at_10_ms",
                                                ratio_at_least=1.3))  # fmt: skip
     assert found.verdict == NOT_TESTABLE and found.reason.code == "metric-not-measured"
+
+
+def test_every_claim_of_the_experiment_has_a_verdict_where_its_cells_are():
+    """UseNUMA is a cell of the full profile alone; there all nine are decided or straddle."""
+    found = View(service_frames.run()).verdicts()
+    assert {one.claim for one in found} == {
+        "nodes-eighty-percent-more", "nodes-nearly-double", "nodes-halve-latency",
+        "nodes-need-less-cpu", "binding-and-not-splitting", "splitting-alone",
+        "splitting-keeps-throughput", "splitting-shortens-tail", "use-numa-as-good",
+    }  # fmt: skip
+    assert [one.because for one in found if one.verdict == NOT_TESTABLE] == []
+    verdicts = {one.claim: one.verdict for one in found}
+    assert verdicts["nodes-nearly-double"] == SUPPORTED
+    assert verdicts["splitting-keeps-throughput"] == REFUTED

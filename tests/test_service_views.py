@@ -28,6 +28,10 @@ def lines(figure):
     }
 
 
+def test_a_run_says_which_service_it_measured():
+    assert "2 NUMA nodes; portal 1.2\n" in notebook.View(service_frames.run()).about()
+
+
 # ---------------------------------------------------------------- throughput against latency
 
 

@@ -17,7 +17,12 @@ _CAPITALS = frozenset({"cpu", "gc", "ipc", "jit", "tlb"})
 
 
 def plain(metric: str) -> str:
-    """Return a metric's name for people: ``idle_latency`` is idle latency, ``ipc`` IPC."""
+    """Return a metric's name for people: ``idle_latency`` is idle latency, ``ipc`` IPC.
+
+    Of a server that was asked as fast as it answers, ``saturation_…`` is … when saturated.
+    """
+    if metric.startswith("saturation_"):
+        return f"{plain(metric.removeprefix('saturation_'))} when saturated"
     return " ".join(word.upper() if word in _CAPITALS else word for word in metric.split("_"))
 
 

@@ -110,9 +110,10 @@ class View:
         run = self.run
         grades = [trial.grade for trial in run.trials]
         counts = [f"{grades.count(grade)} {grade}" for grade in GRADES if grade in grades]
+        served = f"; {escape.markdown(run.server)}" if run.server else ""
         said = units.count(len(grades), "trial") + (f": {', '.join(counts)}" if counts else "")
         lines = [
-            f"**{escape.markdown(run.manifest.host)}**: {machine(run)}",
+            f"**{escape.markdown(run.manifest.host)}**: {machine(run)}{served}",
             "",
             f"{escape.markdown(plans.summary(run.plan))}; profile "
             f"{escape.markdown(run.manifest.profile)}, seed {run.manifest.seed}. {said}.",

@@ -81,7 +81,7 @@ class ServiceDriver(ServedDriver):
             published(next(iter(programs.values()))),
             facts={
                 "service": to_json(service),
-                "title": title,
+                "server": title,
                 "programs": {name: str(published(path)) for name, path in programs.items()},
                 "here": service.here,
                 **own,

@@ -67,7 +67,7 @@ class ServiceTrial(trial.ServedTrial):
         }
         check_nobody_listens(values["port"], name)
         return RunningService(
-            self.service, self.found.facts["title"], values, self.texts, copy, placement, name
+            self.service, self.found.facts["server"], values, self.texts, copy, placement, name
         )
 
     def _common(self) -> Dict[str, Any]:
