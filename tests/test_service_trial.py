@@ -25,7 +25,6 @@ from numalab.agent.served import private
 from numalab.agent.served.load import client as http
 from numalab.agent.served.service import instance
 from numalab.agent.trial import journal, run
-from numalab.agent.trial.folder import RunFolder
 
 SMALL = Path(__file__).parent / "small_service.py"
 DRIVER = drivers.driver("service")
@@ -158,11 +157,16 @@ def test_the_rate_is_calibrated_once_and_frozen_in_the_plan(folder):
     assert found["unbound", "saturation_requests_per_second", ""] > 0
     assert found["unbound", "requests", ""] <= rate
     assert not check.check(folder).faults
-    # Resumed it has its rate: nothing is calibrated again.
-    again = []
-    RunFolder(kept, folder, lambda why: None)
-    run.resume(folder, emit=again.append, busy=True, lock_name=f"numalab-test-{os.getpid()}")
-    assert again and not calibrations(again)
+    # It has its rate now: nothing is calibrated again, by whichever plan it goes on.
+    name = runs.load(folder).trials[0].raw["stdout"]
+    for going_on in (kept, plan):
+        (folder / "journal.ndjson").unlink()
+        again = []
+        measure(folder, going_on, again.append)
+        assert not calibrations(again) and (folder / name).exists()
+        assert runs.load(folder).plan == kept
+    with pytest.raises(Fault, match="holds a run of another plan"):
+        measure(folder, plan_of(service(("  figures:", AT_RATE)), time_s=2))
 
 
 def calibrations(events):

@@ -34,6 +34,7 @@ from ..contract import (
 )
 from ..errors import Fault
 from ..host import state
+from ..plan import make
 from . import journal
 
 _OURS = re.compile(r"\.manifest\.json\.part|\.?host\.json(\.part)?|raw")  # before a manifest is
@@ -55,7 +56,11 @@ class RunFolder:
         self.host: Optional[HostRecord] = None
         if (path / "manifest.json").exists():
             self.manifest = journal.load(Manifest, path / "manifest.json")
-            if dumps(self.manifest.plan) != dumps(plan):
+            kept = self.manifest.plan.request.tool.options
+            asked = plan.request.tool.options
+            found = {name: kept[name] for name in kept if kept[name] != asked.get(name)}
+            self.plan = make.with_options(plan, found) if found else plan  # by a calibration
+            if dumps(self.manifest.plan) != dumps(self.plan):
                 raise Fault(
                     f"{path} holds a run of another plan",
                     "give another directory; runs are never overwritten",

@@ -148,6 +148,7 @@ class _Run:
         if not begun:  # a run that is refused leaves no directory
             self._check_quiet(busy)
         self.folder = RunFolder(self.plan, self.out, self.warn)
+        self.plan = self.folder.plan
         if self.folder.complete:
             self._emit_plan()
             return self._end("complete")
