@@ -156,7 +156,7 @@ def test_few_blocks_show_points_without_intervals():
 
 def test_a_service_stands_beside_the_published_case_with_its_own_ratios():
     made = article.Article([service_frames.run(noise=0.0)])
-    figure = made.service()
+    figure = made.service_beside_published()
     found = {gid: [t.get_text() for t in figure.figure.findobj(Text) if t.get_gid() == gid]
              for gid in ("ratio", "beside")}  # fmt: skip
     assert found["ratio"][0] == "2.00" and found["beside"][0] == "8.00 ms"
@@ -171,4 +171,4 @@ def test_a_service_stands_beside_the_published_case_with_its_own_ratios():
 
 def test_without_a_measured_service_nothing_stands_there():
     emulated = article.Article([service_frames.run(emulated=True)])
-    assert emulated.service() == "" and article.Article([]).service() == ""
+    assert emulated.service_beside_published() == "" and article.Article([]).service_beside_published() == ""

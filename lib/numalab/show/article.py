@@ -374,7 +374,7 @@ class Article:
         ]
         return server.server_beside_published(worded(pl.concat(frames)), published())
 
-    def service(self, experiment: str = "service-per-node") -> Shown:
+    def service_beside_published(self, experiment: str = "service-per-node") -> Shown:
         """Draw one server and several on these hosts, and the published case; or nothing."""
         frames = [
             run.measurements.filter(
