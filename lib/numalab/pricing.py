@@ -112,27 +112,31 @@ def price(
 ) -> All:
     """Return what each experiment would take on this host, or on that of a copied tree.
 
-    Within the budget, or else within the profile's time, experiments of least priority are left
-    out as a whole until it holds the least that each of the others can be cut to. These share what
-    remains by what they would use of it. Time that is left then goes to those that lack it.
+    Those of least priority are left out as a whole until the others fit: into the profile's time
+    as they are; into a budget when each is cut to its least, and these share what remains by what
+    they would use of it. Time that is left then goes to those that lack it.
     """
     host = topology.read(str(root))
     each = _priced(asked, settings, host)
     total_s = budget_s or PROFILE_S.get(asked[0].request.profile)
     if total_s is not None:
-        if sum(one.seconds for one in each) > total_s:
-            each = _cut(each, settings, host, total_s)
+        each = _cut(each, settings, host, total_s, to_their_least=budget_s is not None)
         _give_the_rest(each, settings, host, total_s)
     return All(each, budget_s)
 
 
-def _cut(each: Sequence[Priced], settings: Settings, host: Host, total_s: float) -> list[Priced]:
+def _cut(
+    each: Sequence[Priced], settings: Settings, host: Host, total_s: float, to_their_least: bool
+) -> list[Priced]:
     """Return as much of each as there is time for."""
-    chosen = [one for one in each if one.seconds]
-    while sum(map(_least, chosen)) > total_s:
+    if sum(_needed(one, total_s) for one in each) <= total_s:
+        return list(each)
+    chosen = [one for one in each if one.seconds or _needed(one, total_s)]
+    while sum(_least(one) if to_their_least else _needed(one, total_s) for one in chosen) > total_s:
         chosen.remove(min(chosen, key=lambda one: one.asked.experiment.priority))
+    chosen = [one for one in chosen if one.seconds]
     wanted = sum(one.seconds - _least(one) for one in chosen)
-    share = (total_s - sum(map(_least, chosen))) / wanted if wanted else 0.0
+    share = min(1.0, (total_s - sum(map(_least, chosen))) / wanted) if wanted else 0.0
     smaller = [
         _with_budget(one, _least(one) + share * (one.seconds - _least(one))) for one in chosen
     ]
@@ -152,15 +156,16 @@ def _give_the_rest(each: list[Priced], settings: Settings, host: Host, total_s: 
     lacking = [one for one in each if _lacks_time(one)]
     for one in sorted(lacking, key=lambda one: (one.seconds > 0, -one.asked.experiment.priority)):
         rest_s = max(0.0, total_s - sum(other.seconds for other in each))
-        own_s = one.plan.estimate.total_s if one.plan else 0.0
-        (more,) = _priced([_with_budget(one, own_s + rest_s)], settings, host)
-        its_s = more.plan.estimate.total_s if more.plan else 0.0
+        (more,) = _priced([_with_budget(one, one.seconds + rest_s)], settings, host)
+        if one.plan is None and not more.seconds:
+            continue  # what is said of it already says more
+        own_s, its_s = (p.plan.estimate.total_s if p.plan else 0.0 for p in (one, more))
         each[each.index(one)] = replace(more, seconds=one.seconds + its_s - own_s)
 
 
 def _lacks_time(one: Priced) -> bool:
     if one.plan is None:
-        return False
+        return one.why is not None and make.for_lack_of_time(one.why.reason)
     reasons = [*one.plan.warnings, *(skip.reason for skip in one.plan.skipped)]
     return any(map(make.for_lack_of_time, reasons))
 
@@ -207,10 +212,21 @@ def _priced(asked: Sequence[Asked], settings: Settings, host: Host) -> list[Pric
     return found
 
 
+def _needed(one: Priced, total_s: float) -> float:
+    """Return the seconds of its own share, or its least where that is too short for it.
+
+    What takes a third of all the time by itself takes none from the others.
+    """
+    least_s = one.plan.least_s if one.plan and _lacks_time(one) else 0.0
+    return one.seconds or (least_s if least_s < total_s / 3 else 0.0)
+
+
 def _least(one: Priced) -> float:
     return min(one.seconds, one.plan.least_s if one.plan else 0.0)
 
 
 def _with_budget(one: Priced, seconds: float) -> Asked:
-    """Return what is asked with this time for it."""
+    """Return what is asked with the budget by which it adds so many seconds to all."""
+    if one.plan:
+        seconds += one.plan.estimate.total_s - one.seconds  # of data that another one prepares
     return replace(one.asked, request=replace(one.asked.request, budget_s=seconds + 0.01))
