@@ -15,9 +15,11 @@ from pydantic import ValidationError
 
 import sysfs_tree
 import topologies
+from numalab import experiments
 from numalab.agent.collectors import memory_model
 from numalab.agent.drivers.probe import Probe
 from numalab.agent.host import topology
+from numalab.agent.plan import make
 from numalab.lab import hosts, qemu, timing_build
 from numalab.lab.timing import Timing
 
@@ -176,6 +178,17 @@ def test_a_timed_host_is_measured_for_a_short_time_of_its_model():
         made = Probe().prepare(given, replace(machine, timed=True), cpus, node)
         assert made.options["seconds"] <= 0.1
         assert Probe().prepare(given, machine, cpus, node).options["seconds"] == 2
+
+
+def test_a_plan_for_a_timed_host_is_a_machines_but_takes_longer():
+    request = replace(experiments.load("stream").request("quick", "h", seed=1), budget_s=None)
+    machine = topologies.topology()
+    plan, timed = (make.make(request, replace(machine, timed=on)) for on in (False, True))
+    assert timed.order == plan.order
+    trials = plan.estimate.total_s - make.RUN_OVERHEAD_S
+    assert timed.estimate.total_s - make.RUN_OVERHEAD_S == pytest.approx(10 * trials, rel=0.01)
+    assert [one.code for one in timed.warnings] == ["emulated-timing"]
+    assert "model's" in str(timed.warnings[0])
 
 
 def test_a_library_of_other_flags_is_another(tmp_path, monkeypatch):
