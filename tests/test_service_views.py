@@ -1,14 +1,20 @@
 """What a run of a service shows: its curves, its instances, its tables, its recommendation."""
 
+import ast
+
+import nbformat
 import polars as pl
 import pytest
 from matplotlib.text import Text
 
+import mysql_frames
 import service_frames
+from numalab import home
 from numalab.agent.errors import Fault
+from numalab.pages import report
 from numalab.show import article
 from numalab.show import view as notebook
-from numalab.show.charts import curves
+from numalab.show.charts import curves, style
 from test_charts import assert_no_overlap, assert_publishable, offsets, texts
 
 SATURATED = service_frames.SATURATED
@@ -171,4 +177,59 @@ def test_a_service_stands_beside_the_published_case_with_its_own_ratios():
 
 def test_without_a_measured_service_nothing_stands_there():
     emulated = article.Article([service_frames.run(emulated=True)])
-    assert emulated.service_beside_published() == "" and article.Article([]).service_beside_published() == ""
+    assert (
+        emulated.service_beside_published() == ""
+        and article.Article([]).service_beside_published() == ""
+    )
+
+
+# ---------------------------------------------------------------- in the articles
+
+
+def shown(path, made, prefixes):
+    """What the cells of an article's page with these ids show, over a made-up article."""
+    names = {"article": made}
+    found = {}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code" and cell.id.startswith(prefixes):
+            *body, last = ast.parse(cell.source).body
+            exec(compile(ast.Module(body, []), "cell", "exec"), names)
+            found[cell.id] = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    return found
+
+
+OWN, USERS = home.root() / "report" / "index.ipynb", report.ARTICLE
+
+
+def test_the_users_article_shows_one_server_and_several():
+    made = article.Article([service_frames.run()])
+    found = shown(USERS, made, ("p0", "q0", "r0"))
+    assert found["p000"].startswith("### One server, or one on each node")
+    pictures = [one for id_, one in found.items() if id_.startswith("p0") and "p000" < id_ < "p010"]
+    assert len(pictures) == 5 and all(isinstance(one, style.Picture) for one in pictures)
+    assert "8,0" in found["p010"] and found["p010"].startswith("<details>")
+    rest = [one for id_, one in found.items() if id_.startswith(("q0", "r0"))]
+    assert rest and all(one == "" for one in rest)  # no such run: nothing is told
+
+
+def test_the_own_article_has_a_verdict_on_the_published_case():
+    found = shown(
+        OWN, article.Article([service_frames.run()]), ("c046s", "c046n", "c046f", "c046t")
+    )
+    said = found["c046s"]
+    assert "We asked it of Tomcat, on a " in said
+    assert "nearly twice as many requests: **supported** on a" in said
+    assert "less than half of the CPU time: **refuted** on a" in said
+    assert all(isinstance(found[id_], style.Picture) for id_ in ("c046f", "c046t"))
+
+
+@pytest.mark.parametrize("path", [OWN, USERS], ids=["own", "users"])
+def test_an_article_without_such_a_run_tells_nothing_of_it(path):
+    made = article.Article([mysql_frames.run(mysql_frames.published_cells())])
+    found = shown(path, made, ("p0", "q0", "r0", "c046s", "c046n", "c046f", "c046t"))
+    assert found and all(one == "" for one in found.values())
+
+
+def test_an_emulated_hosts_service_bears_no_verdict_and_no_words_about_one():
+    found = shown(OWN, article.Article([service_frames.run(emulated=True)]), ("c046",))
+    assert found["c046s"] == "" and found["c046f"] == ""
