@@ -50,18 +50,25 @@ def run_plan(folder: Path, given: Plan) -> list[TrialRecord]:
 
 
 def own(word: str) -> list[int]:
-    """Return the processes below this one that have a word in their command line."""
+    """Return the processes below this one that have words, as a shell shows them, in their command
+
+    line. The process of the trial is none of them: its words are JSON that holds those of all.
+    """
     found = []
     for pid in kernel.descendants(os.getpid()):
         with contextlib.suppress(OSError):
-            if word in Path(f"/proc/{pid}/cmdline").read_text(errors="replace"):
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+            if word in " ".join(words) and "--tool" not in words:
                 found.append(pid)
     return found
 
 
 @contextlib.contextmanager
-def killing(word: str, once: str):
-    """Kill a process below this one by a word of its command line, once another is there."""
+def killing(word: str, once: str, first=lambda pid: None):
+    """Kill a process below this one by a word of its command line, once another is there.
+
+    ``first`` is called with its number before.
+    """
     killed: list[int] = []
     over = threading.Event()
 
@@ -69,6 +76,7 @@ def killing(word: str, once: str):
         while not (killed or over.wait(0.1)):
             victims = own(word)
             if victims and own(once):
+                first(victims[0])
                 os.kill(victims[0], signal.SIGKILL)
                 killed.append(victims[0])
 

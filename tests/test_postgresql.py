@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 
 import pytest
 
+import service_runs
+import topologies
 from corpus import fixture
+from numalab import services
+from numalab.agent import drivers
+from numalab.agent.contract import ERROR, VERIFIED
 from numalab.agent.errors import ParseError
 from numalab.agent.served.load import pgbench
 
+WHY = service_runs.why_not("postgresql")
+needs_postgresql = pytest.mark.skipif(bool(WHY), reason=WHY or "it is here")
+SMALL = {"tables": "16MiB"}
 SETUP = json.dumps({"kind": "setup", "lead_s": 2, "time_s": 3})
 
 
@@ -144,3 +154,74 @@ def test_only_a_fixed_rate_writes_a_log_of_ten_thousand_lines_a_second():
     assert not any("sampling" in word for word in slow)
     fast = pgbench.command_line("/p", [], rate=40_000.0, **given)
     assert "--sampling-rate=0.250000" in fast
+
+
+# The service
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache of the module's own, deeper than a socket's path may be."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache") / ("deep-" * 20)
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+def resolved(host, **options) -> dict:
+    asked = {"service": services.load("postgresql"), "rate": 10, **options}
+    return drivers.driver("service").prepare(asked, host, "0", "0").options
+
+
+def test_the_tables_are_four_times_the_caches_and_divided():
+    host = topologies.topology(nodes=2, cores=4, cache_mib=256)
+    one, two = resolved(host), resolved(host, instances=2)
+    assert one["tables"] == 2 * two["tables"] == 4 * 2 * 256 << 20
+    assert one["data"]["name"] != two["data"]["name"]
+
+
+def test_only_reading_leaves_the_data_as_they_are():
+    host = topologies.topology(nodes=1, cores=4)
+    assert not resolved(host)["writes"]
+    assert resolved(host, workload="tpcb-like")["writes"]
+
+
+@needs_postgresql
+def test_shared_buffers_are_proven_and_used_again(cache, tmp_path):
+    told = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        (trial,) = service_runs.measure(folder, "postgresql", **SMALL)
+        assert trial.grade == VERIFIED, trial.reason
+        text = gzip.decompress((folder / trial.raw["stdout"]).read_bytes()).decode()
+        told.append(json.loads(text.splitlines()[0]))
+        rows = drivers.driver("service").metrics(drivers.driver("service").parse(text))
+        value = {row.metric: row.value for row in rows}
+        assert value["requests_per_second"] == pytest.approx(50, rel=0.5)
+        assert value["saturation_requests_per_second"] > 0
+        assert value["saturation_cpu_per_request"] > 0
+        assert value["latency_p99"] >= value["latency_p50"] > 0
+        looks = json.loads(gzip.decompress((folder / trial.raw["proof"]).read_bytes()))["proofs"]
+        # Scale 2: 30 MiB of tables, in shared memory, all of it in every look.
+        assert min(one["memory"]["anonymous_bytes"] for one in looks) > 30 << 20
+    assert [one["data"] for one in told] in (["copied", "reused"], ["cloned", "reused"])
+    assert "huge_pages=off" in told[0]["config"]
+    assert not service_runs.own("/postgres -D")
+
+
+@needs_postgresql
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
+def test_root_is_called_nobody_and_the_files_stay_its_own(cache, tmp_path):
+    seen = []
+
+    def look(pid: int) -> None:
+        with open(f"/proc/{pid}/uid_map", encoding="ascii") as file:
+            seen.append(file.read().split())
+
+    with service_runs.killing("/postgres -D", once="/pgbench --no-vacuum", first=look):
+        (trial,) = service_runs.measure(tmp_path / "run", "postgresql", **SMALL)
+    assert seen == [["65534", "0", "1"]]
+    assert {path.stat().st_uid for path in cache.rglob("PG_VERSION")} == {0}
+    assert trial.grade == ERROR and "postgresql" in str(trial.reason), trial.reason
+    assert "killed by SIGKILL" in str(trial.reason)
+    assert not service_runs.own("/postgres -D")

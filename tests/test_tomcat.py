@@ -102,16 +102,16 @@ def test_a_trial_tells_its_collections_and_its_compiler(tmp_path):
     assert {"gc_time", "gc_count", "jit_time"} <= set(value)
     proof = json.loads(gzip.decompress((tmp_path / "run" / trial.raw["proof"]).read_bytes()))
     assert "-Xmx64m" in json.dumps(events) and proof
-    assert not service_runs.own("Portal")
+    assert not service_runs.own(".jar Portal socket=")
 
 
 @needs_tomcat
 def test_a_jvm_that_dies_under_load_is_an_error(tmp_path):
-    with service_runs.killing("Portal", once="numalab-load") as killed:
+    with service_runs.killing(".jar Portal socket=", once=" --to unix:") as killed:
         (trial,) = measure(tmp_path / "run", "tomcat", **SMALL)
     assert killed and trial.grade == ERROR
-    assert "SIGKILL" in str(trial.reason)
-    assert not service_runs.own("Portal")
+    assert "killed by SIGKILL" in str(trial.reason)
+    assert not service_runs.own(".jar Portal socket=")
 
 
 @needs_tomcat

@@ -17,7 +17,9 @@ from ...drivers import options as check
 from ...errors import Fault
 from .. import dataset
 from ..instance import last_words
+from ..private import PrivateFolder
 from . import description
+from .description import Service
 
 _LIMIT_S = 3600.0
 
@@ -61,12 +63,19 @@ class PreparedData(dataset.DataSet):
         assert self.found
         service = description.read(self.found.facts["service"])
         assert service.prepare
-        rundir = scratch / "run"
-        rundir.mkdir(mode=0o700)
+        private = PrivateFolder()
+        try:
+            self._fill(service, datadir, private.of(0))
+        finally:
+            private.remove()
+        return {"version": self.found.version}
+
+    def _fill(self, service: Service, datadir: Path, rundir: str) -> None:
+        assert self.found and service.prepare
         values = {
             **self.found.facts["programs"], **self.options,
             "here": os.path.expanduser(self.found.facts["here"]), "datadir": str(datadir),
-            "rundir": str(rundir), "socket": str(rundir / "socket"), "port": 0,
+            "rundir": rundir, "socket": f"{rundir}/socket", "port": 0,
             "cpus": self.options["cpus"], "connections": self.options["connections"],
         }  # fmt: skip
         texts = description.texts_of(service, self.options)
@@ -76,7 +85,6 @@ class PreparedData(dataset.DataSet):
         for line in service.prepare.commands:
             words = description.words(line, values, texts)
             _run(words, datadir, kernel.die_with_parent(nobody=service.refuses_root))
-        return {"version": self.found.version}
 
 
 def _run(words: List[str], datadir: Path, begin: Callable[[], None]) -> None:
@@ -93,7 +101,7 @@ def _run(words: List[str], datadir: Path, begin: Callable[[], None]) -> None:
         raise Fault(reason("data-command-failed", command=words[0], said=said))
 
 
-def described(service: description.Service, options: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+def described(service: Service, options: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """Return what the cell's options say of its data set; None of a service without data."""
     if not service.prepare:
         return None
@@ -109,7 +117,7 @@ def described(service: description.Service, options: Mapping[str, Any]) -> Optio
     }
 
 
-def changed(service: description.Service, options: Mapping[str, Any]) -> bool:
+def changed(service: Service, options: Mapping[str, Any]) -> bool:
     """Tell whether the load of a cell may change the data."""
     kept = service.prepare.kept if service.prepare else None
     return kept is None or any(str(options[name]) != value for name, value in kept.items())
