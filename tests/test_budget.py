@@ -317,3 +317,12 @@ def test_a_long_list_of_cpus_is_broken_at_a_comma(width, bare):
     request = session.asked("mysql-binding", "quick", "there", seed=1).request
     lines = show.text(make.make(request, host), width).splitlines()
     assert [line for line in lines if len(line) > width and "--physcpubind=" not in line] == []
+
+
+def test_a_command_line_of_an_instance_can_be_pasted(bare):
+    host = topology.read(str(sysfs_tree.shared(sysfs_tree.LARGE[0])))
+    made = make.make(session.asked("mysql-instances", "quick", "there", seed=1).request, host)
+    text = show.text(made, 100)
+    for cell in made.cells:
+        for word in (word for one in cell.instances for word in one.numactl):
+            assert word in text

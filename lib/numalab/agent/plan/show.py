@@ -56,7 +56,7 @@ class _Page:
     def _put(self, line: str, indent: str = "", hang: str = "") -> None:
         room = self.width - len(hang or indent)
         self.lines += textwrap.wrap(
-            line if line.startswith("numactl ") else _with_breaks(line, room),
+            line if "numactl --" in line else _with_breaks(line, room),  # it is to be pasted
             self.width,
             initial_indent=indent,
             subsequent_indent=hang or indent,
