@@ -139,7 +139,8 @@ class Section:
         kinds = {run.manifest.host: badge.of(run) for run in self._runs()}
         hosts = frame["host"].unique(maintain_order=True)
         names = {host: kinds[host] for host in self.chosen.hosts() if host in hosts}
-        return placement.cases(frame, f"{style.words(metric)}, by case and host", names)
+        by = "by case and host" if len(names) > 1 else "by case"
+        return placement.cases(frame, f"{style.words(metric)}, {by}", names)
 
     # --- tables ---------------------------------------------------------------------------------
 

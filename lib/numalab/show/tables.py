@@ -16,6 +16,13 @@ Source = str | tuple[str, str, str]
 _CAPITALS = frozenset({"cpu", "gc", "ipc", "jit", "tlb"})
 
 
+_NAMES = {  # where the words of the name alone say little
+    "home_share": "share on the CPUs' own node",
+    "huge_share": "share in huge pages",
+    "uneven_share": "distance from an even share",
+}
+
+
 def plain(metric: str) -> str:
     """Return a metric's name for people: ``idle_latency`` is idle latency, ``ipc`` IPC.
 
@@ -23,7 +30,8 @@ def plain(metric: str) -> str:
     """
     if metric.startswith("saturation_"):
         return f"{plain(metric.removeprefix('saturation_'))} when saturated"
-    return " ".join(word.upper() if word in _CAPITALS else word for word in metric.split("_"))
+    words = " ".join(word.upper() if word in _CAPITALS else word for word in metric.split("_"))
+    return _NAMES.get(metric, words)
 
 
 def number(value: float | None, digits: int = 3) -> str:
