@@ -3,7 +3,7 @@
 As a service: ``small_service.py serve unix:PATH|PORT [WORD …]`` answers every request by HTTP with
 200, /counters with JSON. Words: ``late=S`` listens after S seconds, ``status=N`` for pages,
 ``counters=N``, ``dies=N`` kills itself at request N, ``exits=N`` ends at once with a last word,
-``stays`` does not end by SIGTERM, ``children=N`` holds its memory in N processes.
+``stays`` does not end by SIGTERM, ``group`` passes it to its whole process group, ``children=N`` holds its memory in N processes.
 As a load: ``small_service.py ask unix:PATH|PORT SECONDS [REQUESTS]`` prints its figures.
 """
 
@@ -27,6 +27,12 @@ def connect(to: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(to)))
 
 
+def end_group(*_) -> None:
+    """End as lighttpd does: its workers and whoever else is in its process group."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(0, signal.SIGTERM)
+
+
 def serve(to: str, *words: str) -> None:
     """Answer until killed."""
     asked = dict(word.partition("=")[::2] for word in words)
@@ -35,6 +41,8 @@ def serve(to: str, *words: str) -> None:
         sys.exit(int(asked["exits"]))
     if "stays" in asked:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "group" in asked:
+        signal.signal(signal.SIGTERM, end_group)
     for _ in range(int(asked.get("children", 0))):
         if os.fork() == 0:
             held = b"x" * (8 << 20)

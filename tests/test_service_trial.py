@@ -201,7 +201,7 @@ def test_one_client_asks_all_instances_through_the_balancer(folder):
 
 
 def test_all_processes_of_an_instance_are_proven_and_counted(folder):
-    records = measure(folder, plan_of(service(more("children=3"))))
+    records = measure(folder, plan_of(service(more("children=3 group"))))
     assert [record.grade for record in records] == ["verified"], records
     proofs = json.loads(gzip.decompress((folder / records[0].raw["proof"]).read_bytes()))["proofs"]
     assert proofs[0]["memory"]["processes"] == 4

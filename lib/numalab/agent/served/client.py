@@ -191,8 +191,10 @@ class Client:
             )  # fmt: skip
         text = self._printed()
         lines = (remote.cpu_time(text)[0] if self.there else text).splitlines()
-        said = [line for line in lines if line.startswith(tuple(self.complaints))] or lines[-1:]
+        shown = [line.strip() for line in lines if line.strip()]
+        said = [line for line in lines if line.startswith(tuple(self.complaints))][:1]
+        said = said or list(dict.fromkeys(shown[:1] + shown[-1:]))  # it may begin with why
         raise Fault(
             reason("client-failed", **who, phase=phase, exit_status=self.status,
-                   said=said[0][:300] if said else "")
+                   said=" | ".join(said)[:300])
         )  # fmt: skip

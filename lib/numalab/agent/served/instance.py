@@ -74,6 +74,7 @@ class RunningServer:
                     pass_fds=tuple(keep_open),
                     preexec_fn=kernel.die_with_parent(settle, nobody=self.refuses_root),
                     env={**os.environ, **(environment or {})},
+                    start_new_session=True,  # some signal their whole group when they end
                 )  # fmt: skip
             except (OSError, subprocess.SubprocessError) as error:
                 raise Fault(

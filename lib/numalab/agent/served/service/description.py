@@ -111,7 +111,7 @@ class Ready:
     http: str = ""
     command: str = ""
     says: str = ""
-    within_s: float = 180.0
+    within_s: float = 60.0
 
 
 @dataclass(frozen=True)

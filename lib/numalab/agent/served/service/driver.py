@@ -447,4 +447,6 @@ def _timing(service: Service, resolved: Mapping[str, Any]) -> Timing:
     early = resolved["saturation_s"] if resolved["rate"] else 0
     last = resolved["time_s"] if resolved["rate"] else resolved["saturation_s"]
     warm = (until.takes_s if until else 0.0) + 2 * (resolved["warmup_s"] + 1) + early
-    return Timing(_START_S, warm, float(last))
+    # A trial that takes ten times as long is given up: it must not be, while it is waited for.
+    patience_s = max(0.0, service.ready.within_s - 60) / 10
+    return Timing(_START_S + patience_s, warm, float(last))

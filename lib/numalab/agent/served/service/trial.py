@@ -168,7 +168,12 @@ class ServiceTrial(trial.ServedTrial):
         }
         for one in asked:
             first = servers[0] if isinstance(one, Together) else one
-            values = {**first.values, "rate": rate / len(asked), "lead_s": lead_s, "time_s": time_s}
+            values = {
+                **first.values,
+                "rate": max(1, rate // len(asked)) if rate else 0,
+                "lead_s": lead_s,
+                "time_s": time_s,
+            }
             to = self.balancer.address if self.balancer else first.address
             words = loads.command_line(self.load, self.found.facts, values, self.texts, to)
             watched = {"server": one.usage}
