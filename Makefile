@@ -10,7 +10,7 @@ READY   := $(VENV)/.ready
 # A file of tests stays in one process: its fixtures are made once. In the order of their names.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run report test test-lab test-lab-all test-known bench lint notebooks lock clean help
+.PHONY: run report test test-lab test-lab-all test-known bench bench-known lint notebooks lock clean help
 
 help:  ## list what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/'
@@ -44,6 +44,10 @@ test-known: $(READY)  ## measure an emulated host whose memory timing is configu
 
 bench: $(READY)  ## the measured promises: probe, collectors, start-up, store
 	$(BIN)/python bench/all.py
+
+bench-known: $(READY)  ## a database server on hosts whose timing is known: is it found? hours
+	-@scripts/install-lab-tools
+	$(BIN)/python bench/known.py $(ARGS)
 
 notebooks: $(READY)  ## execute the committed notebooks again over their committed runs
 	$(BIN)/python scripts/execute-notebooks

@@ -1,0 +1,241 @@
+"""Is what was configured of an emulated host's memory found again in a database server's speed?
+
+    bench/known.py [PART …]        measure these parts (all of them) in guests of the lab
+    bench/known.py --of RUN …      look at runs that are there
+
+Each part is an experiment of bench/known, on a host of the lab whose memory timing is configured.
+From the run, each cell is set against its baseline:
+
+- *counted*: the change of time per query that the model's counters ask for. It is the change of
+  the time for which CPUs waited for memory, per instruction, at the baseline's instructions.
+- *found*: the change of time per query that the client measured. It should be within a tenth of
+  what was counted (and of a thousandth of the time per query, where next to nothing was planted).
+- *again*: how far the ratio differs between three repetitions of two blocks each; 1 % at most.
+- *judged*: what the judge says, by the smallest effect that the run can see. What was counted and
+  is greater must be found; where nothing was planted nothing must be.
+
+Serial emulation is slow: a part takes half an hour to several hours, less on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "lib"))
+
+from numalab import home, runs, store  # noqa: E402
+from numalab.agent import drivers  # noqa: E402
+from numalab.agent.collectors import memory_model, snapshots  # noqa: E402
+from numalab.agent.contract import CONTROL, VERIFIED, Cell, TrialRecord  # noqa: E402
+from numalab.analysis import claims, judge  # noqa: E402
+
+METRIC = "queries_per_second"
+AGAIN, WITHIN, ROUNDING = 0.01, 0.10, 0.001
+REPETITIONS = 3
+
+
+class Part(NamedTuple):
+    """An experiment of bench/known, its profile, and the host that it is measured on."""
+
+    experiment: str
+    profile: str
+    host: str
+    beside: str = ""  # a part that it is compared with, cell by cell
+
+
+PARTS = {
+    "server": Part("server", "point-select", "slow-2n-timed"),
+    "planted": Part("planted", "point-select", "planted-6n-timed"),
+    "cores": Part("cores", "point-select", "slow-20c-timed"),
+    "shown": Part("hidden", "point-select", "slow-2n-timed"),
+    "hidden": Part("hidden", "point-select", "slow-2n-hidden-timed", beside="shown"),
+    "mysql": Part("server", "mysql", "slow-2n-timed"),
+    "writes": Part("server", "read-write", "slow-2n-timed"),
+}
+
+
+class Cost(NamedTuple):
+    """What a query took in one trial, of all CPUs together; times in ns."""
+
+    time: float  # that a client waited, as the client says
+    instructions: float
+    stall: float  # CPUs waited for memory
+    remote: float  # share of the lines that came from another node
+
+
+def cost(run: runs.Run, trial: TrialRecord) -> Cost:
+    """Return what a trial's client and the model's counters say of a query."""
+    text = store.read_raw(run.folder, trial.raw["stdout"])
+    results = [
+        (one["name"], float(one["value"]), "checkpoint_s" in one)
+        for one in drivers.driver(run.plan.tool.name).parse(text)
+        if one["kind"] == "result"
+    ]
+    # The counters are of the client's whole life, its lead included.
+    queries = sum(value for name, value, _ in results if name == "queries")
+    (per_second,) = [v for name, v, lead in results if name == METRIC and not lead]
+    counters = store.read_json(run.folder, trial.raw["collect"])[memory_model.SOURCE]["counters"]
+    cpus = [one for name, one in counters.items() if name.startswith("cpu ")]
+    nodes = len(cpus[0]["read_bytes"])
+    read: dict[bool, float] = defaultdict(float)
+    for number, one in enumerate(cpus):
+        for node, moved in one["read_bytes"].items():
+            read[int(node) == number * nodes // len(cpus)] += snapshots.change(moved)
+    return Cost(
+        time=run.cells[trial.cell].options["clients"] * 1e9 / per_second,
+        instructions=sum(snapshots.change(one["instructions"]) for one in cpus) / queries,
+        stall=sum(snapshots.change(one["stall_ps"]) for one in cpus) / 1000 / queries,
+        remote=read[False] / sum(read.values()),
+    )
+
+
+Costs = dict[str, dict[int, Cost]]  # by cell and block
+
+
+def costs_of(run: runs.Run) -> Costs:
+    """Return the costs of a run's verified trials; say which are not."""
+    found: Costs = defaultdict(dict)
+    for trial in run.trials:
+        if trial.grade == VERIFIED:
+            found[trial.cell][trial.block] = cost(run, trial)
+        else:
+            print(f"  trial {trial.trial}, {trial.cell}, is left out: {trial.reason}")
+    return found
+
+
+def mean(costs: Iterable[Cost]) -> Cost:
+    """Return the geometric means."""
+    return Cost(*(statistics.geometric_mean(max(v, 1e-9) for v in each) for each in zip(*costs)))
+
+
+def look(run: runs.Run, beside: runs.Run | None = None) -> bool:
+    """Print what was found of what was counted; tell whether all of it holds.
+
+    With ``beside``, a run of the same cells on another host, its cells are the baselines.
+    """
+    print(f"\n{run.name} on {run.manifest.host}: {run.server}, {len(run.trials)} trials")
+    costs = costs_of(run)
+    others = costs_of(beside) if beside else costs
+    (sight,) = [one for one in judge.sights(run) if one.metric == METRIC]
+    print(f"  {sight}")
+    holds = len(run.trials) == sum(len(blocks) for blocks in costs.values())
+    for cell in run.plan.cells:
+        own = mean(costs[cell.id].values())
+        words = (
+            f"  {cell.id:22} {own.time / 1000:6.1f} us a query  {own.instructions / 1000:5.1f} k "
+            f"instructions  {own.stall / 1000:6.1f} us stall  {own.remote:4.0%} remote"
+        )
+        base = cell.id if beside else base_of(cell)
+        if base in others and (beside or base != cell.id):
+            judged = (
+                across(run, beside, cell.id)
+                if beside
+                else judge.of(run.measurements, run.plan, METRIC).compare(cell.id, base)
+            )
+            is_control = cell.role == CONTROL and not beside
+            held, said = compare(costs[cell.id], others[base], judged, sight.smallest, is_control)
+            holds &= held
+            words += said
+        print(words)
+    for one in claims.judge_all(run.experiment.claims, run):
+        print(f"  claim {one.claim}: {one.verdict}")
+    return holds
+
+
+def base_of(cell: Cell) -> str:
+    """Return the cell that a cell is compared with: of spread cores as many packed ones."""
+    if cell.id.endswith("-spread"):
+        return cell.id.replace("-spread", "-packed")
+    return "" if cell.id.endswith("-packed") else cell.baseline or ""
+
+
+def across(run: runs.Run, beside: runs.Run, cell: str) -> judge.Effect:
+    """Return what two runs say of one cell."""
+    values = [
+        one.tool_rows(METRIC).filter(pl.col("cell") == cell)["value"].to_list()
+        for one in (run, beside)
+    ]
+    judges = [judge.of(one.measurements, one.plan, METRIC) for one in (run, beside)]
+    return judge.across(values[0], values[1], (judges[0], judges[1]), tried=1)
+
+
+def compare(
+    mine: dict[int, Cost],
+    base: dict[int, Cost],
+    judged: judge.Effect,
+    smallest: float | None,
+    is_control: bool,
+) -> tuple[bool, str]:
+    """Return whether a cell is as it must be against its baseline, and words for that."""
+    both = sorted(set(mine) & set(base))
+    one, other = (mean(of[block] for block in both) for of in (mine, base))
+    counted = one.stall / one.instructions - other.stall / other.instructions
+    counted *= other.instructions / other.time
+    took = one.time / other.time - 1
+    each = max(1, len(both) // REPETITIONS)
+    ratios = [
+        statistics.geometric_mean(mine[n].time / base[n].time for n in both[at : at + each])
+        for at in range(0, len(both), each)
+    ]
+    apart = max(ratios) / min(ratios) - 1
+    words = f"  counted {counted:+.2%}  found {took:+.2%}  again {apart:.2%}  {judged.decision}"
+    missed = []
+    if apart > AGAIN:
+        missed.append("repetitions differ")
+    if not is_control:
+        if abs(took - counted) > WITHIN * abs(counted) + ROUNDING:
+            missed.append("not what was counted")
+        if smallest is not None and abs(counted) > smallest and not judged.different:
+            missed.append("not seen")
+        if abs(counted) < ROUNDING and judged.different:
+            missed.append("seen, and not there")
+    return not missed, words + (f"  MISSED: {', '.join(missed)}" if missed else "")
+
+
+def measure(part: Part) -> runs.Run:
+    """Measure one part in a guest, which is ended then; return its run."""
+    numalab = [sys.executable, "-m", "numalab.cli"]
+    file = HERE / "known" / f"{part.experiment}.yml"
+    subprocess.run([*numalab, "lab", "up", part.host], check=True)
+    try:
+        subprocess.run(
+            [*numalab, "run", str(file), "-p", part.profile, "--hosts", part.host, "--busy",
+             "--no-notebook"], check=True,
+        )  # fmt: skip
+    finally:
+        subprocess.run([*numalab, "lab", "down", part.host], check=True)
+    return runs.load(max((home.runs() / part.host).glob(f"*-{part.experiment}")))
+
+
+def main() -> int:
+    """Measure or look; return 1 where something was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--of", nargs="+", default=[], metavar="RUN", help="runs to look at")
+    given = parser.parse_args()
+    unknown = set(given.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(PARTS)}")
+    if given.of:
+        found = [look(runs.load(Path(one))) for one in given.of]
+    else:
+        made: dict[str, runs.Run] = {}
+        found = []
+        for name in given.parts or PARTS:
+            made[name] = measure(PARTS[name])
+            found.append(look(made[name], made.get(PARTS[name].beside)))
+    return not all(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
