@@ -126,7 +126,7 @@ def test_a_jvm_that_dropped_use_numa_says_so(tmp_path):
 
 
 @needs_tomcat
-def test_a_socket_that_is_taken_is_told(tmp_path):
+def test_a_socket_that_is_taken_and_a_heap_that_is_too_small_are_told(tmp_path):
     service = description.read(services.load("tomcat"))
     found = drivers.driver("service").find({"service": services.load("tomcat")})
     for name, text in service.files.items():
@@ -138,11 +138,16 @@ def test_a_socket_that_is_taken_is_told(tmp_path):
     for line in service.prepare.commands:
         subprocess.run(description.words(line, values, texts), cwd=tmp_path, check=True)
     (tmp_path / "taken").touch()
-    done = subprocess.run(
-        description.words(service.start, values, texts),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "Tomcat did not start" in done.stderr and "already in use" in done.stderr
+
+    def last_words(**options) -> str:
+        done = subprocess.run(
+            description.words(service.start, {**values, **options}, texts),
+            cwd=tmp_path, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode
+        return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+    said = last_words()
+    assert "Tomcat did not start" in said and "already in use" in said
+    # As many documents as the heap has room for, and more.
+    assert "OutOfMemoryError" in last_words(live=256 << 20, socket="another")
