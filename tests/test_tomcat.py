@@ -13,6 +13,7 @@ import pytest
 
 import service_runs
 import topologies
+from cells import cell
 from numalab import services
 from numalab.agent import drivers
 from numalab.agent.contract import ERROR, VERIFIED
@@ -66,6 +67,15 @@ def test_use_numa_is_not_asked_for_where_one_node_has_memory():
     assert (
         prepared(topologies.topology(nodes=2, cores=4), use_numa="on").options["use_numa"] == "on"
     )
+
+
+def test_what_use_numa_interleaves_must_be_even_over_the_nodes():
+    driver, host = drivers.driver("service"), topologies.topology(nodes=2, cores=4)
+    for use, wanted in (("on", ("required", "shares", "0-1", "interleave")), ("off", None)):
+        given = prepared(host, use_numa=use).options
+        found = driver.expects(given, cell("0-7"), host)
+        got = found and (found.proof, found.rule, found.nodes, found.policy)
+        assert got == wanted
 
 
 @needs_tomcat

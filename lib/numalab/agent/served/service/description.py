@@ -67,13 +67,15 @@ class Option:
     """An option with its usual value: for each instance, or a ``total`` that they divide.
 
     ``texts`` are the values that it may have, each with what is written for it. ``places_memory``:
-    it decides itself where memory lies, as a binding does.
+    it decides itself where memory lies, as a binding does; ``interleaves``: what it gives that
+    policy is then proven to be even over all nodes.
     """
 
     value: Any
     total: bool = False
     texts: Mapping[str, str] = field(default_factory=dict)
     places_memory: bool = False
+    interleaves: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ...contract import (
     Advice,
     Cell,
     Host,
+    MemoryExpectation,
     Outlay,
     Prepared,
     Reason,
@@ -122,11 +123,23 @@ class ServiceDriver(ServedDriver):
         resolved.update(_seats(service, resolved))
         resolved["data"] = data.described(service, resolved)
         resolved["writes"] = data.changed(service, resolved)
+        if options.interleaves(service, resolved):
+            resolved["interleaves"] = True
         if resolved["connections"] < instances:
             raise Fault(f"{resolved['connections']} connections for {instances} instances")
         need = options.need_bytes(service, resolved)
         notes = tuple(self.client_notes(resolved, cpus))
         return Prepared(resolved, need, notes, timing=_timing(service, resolved))
+
+    def expects(
+        self, given: Mapping[str, Any], cell: Cell, host: Host
+    ) -> Optional[MemoryExpectation]:
+        """As of the base: what an option interleaves by itself is even over all usable nodes."""
+        bound = cell.memory.policy not in ("default", "preferred")
+        nodes = host.memory_nodes
+        if not given.get("interleaves") or bound or len(nodes) < 2:
+            return None
+        return MemoryExpectation("required", "shares", cpulist.format(nodes), policy="interleave")
 
     def resolve(self, option: str, value: Any, host: Host) -> Any:
         """As of the base: true and false of YAML are the words on and off."""

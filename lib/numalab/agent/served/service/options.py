@@ -29,6 +29,11 @@ def resolved(
     }
 
 
+def interleaves(service: Service, values: Mapping[str, Any]) -> bool:
+    """Tell whether an option that interleaves memory by itself has another value than usually."""
+    return any(one.interleaves and values[n] != one.value for n, one in service.options.items())
+
+
 def word(value: Any) -> Any:
     """Return a value as an option has it: true and false as on and off."""
     return _TRUE[value] if isinstance(value, bool) else value
