@@ -21,10 +21,8 @@ enum { WAIT_NS = 10000000, PATIENCE = 100 }; /* 1 s of being held back: rather i
 
 atomic_flag running_lock = ATOMIC_FLAG_INIT;
 atomic_int running_count;
-static struct {
-    _Atomic u32 epoch;
-    atomic_int waiting;
-} __attribute__((aligned(128))) held_back[MOST_VCPUS];
+static _Atomic u32 epoch;
+static atomic_int waiting;
 static atomic_int holder = -1; /* serial mode: the one vCPU that may run */
 
 u64 sync_least(const struct vcpu *but) {
@@ -40,36 +38,10 @@ u64 sync_least(const struct vcpu *but) {
     return least;
 }
 
-static int first_of_all(void) { /* the least time, then the least index; -1: none runs */
-    int first = -1;
-    u64 least = NEVER;
-    for (int i = 0; i < config.vcpus; i++) {
-        u64 now = RELAXED_LOAD(vcpus[i].now_ps);
-        if (atomic_load(&vcpus[i].running) && now < least) {
-            first = i;
-            least = now;
-        }
-    }
-    return first;
-}
-
-static void wake(int index) {
-    atomic_fetch_add(&held_back[index].epoch, 1);
-    if (atomic_load(&held_back[index].waiting))
-        syscall(SYS_futex, &held_back[index].epoch, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
 static void wake_all(void) {
-    for (int i = 0; i < config.vcpus; i++)
-        wake(i);
-}
-
-static void wake_next(void) { /* in serial mode no other could run */
-    int first = config.serial ? first_of_all() : -1;
-    if (first >= 0)
-        wake(first);
-    else
-        wake_all();
+    atomic_fetch_add(&epoch, 1);
+    if (atomic_load(&waiting))
+        syscall(SYS_futex, &epoch, FUTEX_WAKE_PRIVATE, 1000, NULL, NULL, 0);
 }
 
 void sync_leave(struct vcpu *c) {
@@ -87,7 +59,7 @@ void sync_leave(struct vcpu *c) {
         return;
     int mine = c->index;
     atomic_compare_exchange_strong(&holder, &mine, -1);
-    wake_next();
+    wake_all();
     if (last)
         clock_wake_main_loop();
 }
@@ -181,11 +153,23 @@ void sync_begin(void) {
 
 /* ---- the quantum --------------------------------------------------------------------------- */
 
-static void wait_for_change(int index, u32 seen) {
+static void wait_for_change(u32 seen) {
     struct timespec limit = {0, WAIT_NS};
-    atomic_store(&held_back[index].waiting, 1);
-    syscall(SYS_futex, &held_back[index].epoch, FUTEX_WAIT_PRIVATE, seen, &limit, NULL, 0);
-    atomic_store(&held_back[index].waiting, 0);
+    atomic_fetch_add(&waiting, 1);
+    syscall(SYS_futex, &epoch, FUTEX_WAIT_PRIVATE, seen, &limit, NULL, 0);
+    atomic_fetch_sub(&waiting, 1);
+}
+
+static bool first_of_all(const struct vcpu *c) { /* the least time, then the least index */
+    for (int i = 0; i < config.vcpus; i++) {
+        const struct vcpu *other = &vcpus[i];
+        if (other == c || !atomic_load(&other->running))
+            continue;
+        u64 its = RELAXED_LOAD(other->now_ps);
+        if (its < c->now_ps || (its == c->now_ps && other->index < c->index))
+            return false;
+    }
+    return true;
 }
 
 static bool may_run(struct vcpu *c, u64 least) {
@@ -197,10 +181,10 @@ static bool may_run(struct vcpu *c, u64 least) {
         if (near)
             return true;
         atomic_store(&holder, -1);
-        wake_next();
+        wake_all();
         return false;
     }
-    if (held != -1 || first_of_all() != c->index)
+    if (held != -1 || !first_of_all(c))
         return false;
     held = -1;
     return atomic_compare_exchange_strong(&holder, &held, c->index);
@@ -208,9 +192,9 @@ static bool may_run(struct vcpu *c, u64 least) {
 
 /* Called from a block of guest code, where QEMU holds no lock; never from a memory access. */
 void sync_wait(struct vcpu *c) {
-    u32 seen = atomic_load(&held_back[c->index].epoch);
+    u32 seen = atomic_load(&epoch);
     u64 least = sync_least(c);
-    if (!config.serial)
+    if (atomic_load(&waiting))
         wake_all();
     clock_check_deadline();
     for (int patience = 0; least != NEVER && atomic_load(&model_on) && !may_run(c, least);
@@ -220,8 +204,8 @@ void sync_wait(struct vcpu *c) {
             break;
         }
         c->n->waits++;
-        wait_for_change(c->index, seen);
-        seen = atomic_load(&held_back[c->index].epoch);
+        wait_for_change(seen);
+        seen = atomic_load(&epoch);
         least = sync_least(c);
         clock_check_deadline();
     }
