@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -105,7 +106,7 @@ def run(
     planned = list(planned or cells())
     for cell in planned:
         cell.nodes = nodes
-    host = topology(nodes)
+    host = topology(nodes, cores=max(8, nodes))
     rate = min(cell.value for cell in planned) / 2
     follow = {
         SATURATED: ("1/s", lambda c: c.value),
@@ -121,7 +122,7 @@ def run(
     parts = []
     for place, (metric, (unit, of)) in enumerate(follow.items()):
         given = (others or {}).get(metric, {})
-        valued = [replace(cell, value=given.get(cell.id, of(cell))) for cell in planned]
+        valued = [_valued(cell, given.get(cell.id, of(cell))) for cell in planned]
         parts.append(frames.measurements(valued, metric=metric, unit=unit, seed=place, **constants))
     several = [cell for cell in planned if cell.binding == "instances"]
     for metric, unit, value in (
@@ -129,7 +130,7 @@ def run(
         ("gc_time", "s", 0.4),
     ):  # fmt: skip
         for n in range(1, nodes + 1):
-            uneven = [replace(cell, value=value / nodes * (1 + 0.02 * n)) for cell in several]
+            uneven = [_valued(cell, value / nodes * (1 + 0.02 * n)) for cell in several]
             if uneven:
                 parts.append(
                     frames.measurements(uneven, metric=metric, unit=unit, seed=n,
@@ -144,6 +145,13 @@ def run(
     return frames.run(
         plan, pl.concat(parts), folder, host=frames.host_record(host, emulated=emulated)
     )
+
+
+def _valued(cell: Cell, value: float) -> Cell:
+    """The cell with another value; its label stays."""
+    other = copy(cell)
+    other.value = value
+    return other
 
 
 def _with_instances(cell: Any, host: Any, nodes: int) -> Any:

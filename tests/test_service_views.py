@@ -1,16 +1,21 @@
 """What a run of a service shows: its curves, its instances, its tables, its recommendation."""
 
 import ast
+import gzip
+import json
 
 import nbformat
 import polars as pl
 import pytest
 from matplotlib.text import Text
 
+import frames
 import mysql_frames
 import service_frames
 from numalab import home
+from numalab.agent.contract import CpuProof, MemoryProof, Proof, to_json
 from numalab.agent.errors import Fault
+from numalab.analysis import results
 from numalab.pages import report
 from numalab.show import article
 from numalab.show import view as notebook
@@ -233,3 +238,37 @@ def test_an_article_without_such_a_run_tells_nothing_of_it(path):
 def test_an_emulated_hosts_service_bears_no_verdict_and_no_words_about_one():
     found = shown(OWN, article.Article([service_frames.run(emulated=True)]), ("c046",))
     assert found["c046s"] == "" and found["c046f"] == ""
+
+
+# ---------------------------------------------------------------- tables of many instances
+
+
+def test_the_plan_of_many_instances_names_the_first_and_the_last():
+    said = notebook.View(service_frames.run(nodes=16)).plan()
+    (line,) = [line for line in said.splitlines() if "16 instances, one per node" in line]
+    assert "instance 1: `numactl --physcpubind=0-15 --membind=0`" in line
+    assert "instance 16: `numactl" in line and "…" in line and "instance 9" not in line
+    (line,) = [line for line in said.splitlines() if "16 instances, unbound" in line]
+    assert "| none |" in line
+    two = notebook.View(service_frames.run()).plan()
+    assert "instance 2: `numactl --physcpubind=8-15 --membind=1`" in two and "…" not in two
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [("nodes", "each on its own node: 98.0% to 100.0%"),
+     ("unbound", "node 0: 2.0% to 100.0%, node 1: 0.0% to 98.0%")],
+)  # fmt: skip
+def test_an_instances_memory_is_told_by_its_own_node(tmp_path, layout, said):
+    (tmp_path / "raw").mkdir()
+    made = service_frames.run(folder=tmp_path, blocks=1)
+    shares = {"instance 1": {0: 1.0}, "instance 2": {0: 0.02, 1: 0.98}}
+    looks = [
+        Proof(True, MemoryProof(True, shares=of), CpuProof(True, seen="0"), instance=name)
+        for name, of in shares.items()
+    ]
+    text = json.dumps({"proofs": [to_json(one) for one in looks]})
+    (tmp_path / "raw" / "1.json.gz").write_bytes(gzip.compress(text.encode()))
+    item = next(one for one in made.plan.order if one.cell == f"instances:{layout}")
+    trial = frames.trial(item, raw={"proof": "raw/1.json.gz"})
+    assert said in results.placement(frames.run(made.plan, folder=tmp_path, trials=[trial]))

@@ -591,6 +591,14 @@ def _memory_seen(cells: Sequence[Cell], proofs: Mapping[str, Sequence[Proof]]) -
             for shares in found[cell.id]
         ]
         return f"its own node: {_range(own)}" if own else ""
+    own_nodes = {one.name: cpulist.parse(one.memory.nodes or "") for one in cells[0].instances}
+    if own_nodes and all(own_nodes.values()):  # each instance is bound to nodes of its own
+        own = [
+            sum(one.memory.shares.get(node, 0.0) for node in own_nodes.get(one.instance or "", ()))
+            for one in proofs.get(cells[0].id, [])
+            if one.memory.shares
+        ]
+        return f"each on its own node: {_range(own)}" if own else ""
     (looks,) = found.values()
     # A look that found memory, but none on a node, found 0 there.
     nodes = sorted({node for shares in looks for node in shares})

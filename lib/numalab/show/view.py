@@ -599,6 +599,10 @@ def _prefix(cell: Cell) -> str:
         return escape.code(" ".join(one.numactl)) if one.numactl else "none"
 
     each = [f"{escape.markdown(one.name)}: {words(one)}" for one in cell.instances]
+    if len({words(one) for one in cell.instances}) == 1:
+        return words(cell.instances[0])
+    if len(each) > _MOST_ALIKE:
+        each[2:-1] = ["…"]
     return "; ".join(each) or words(cell)
 
 
