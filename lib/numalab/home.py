@@ -64,6 +64,11 @@ def build() -> Path:
     return Path(cache) / "numalab" / "build" / digest[:8]
 
 
+def memo(kind: str, of: bytes) -> Path:
+    """Return the file that says, outside of a run directory, what this checkout did with it."""
+    return build() / kind / hashlib.sha256(of).hexdigest()[:32]
+
+
 def runs() -> Path:
     """Return the folder of all runs: data/runs/HOST/RUN (NUMALAB_RUNS moves it)."""
     named = os.environ.get("NUMALAB_RUNS")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import signal
@@ -128,8 +127,7 @@ def begun_here(folder: Path) -> bool:
 
 def _memo(folder: Path) -> Path:
     """The file that says, outside of a run directory, that the run was begun in this checkout."""
-    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
-    return home.build() / "begun" / digest[:32]
+    return home.memo("begun", os.fsencode(folder.resolve()))
 
 
 def _remember(memo: Path, folder: Path) -> None:

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from numalab import home, runs, untrusted
 from numalab.agent.errors import Fault
 
@@ -58,8 +60,7 @@ def _target(folder: Path) -> Path:
 
 def _memo(notebook: Path) -> Path:
     """The file that says, outside of a run directory, that a notebook was executed here."""
-    digest = untrusted.sha256(notebook.parent, notebook.name)
-    return home.build() / "executed" / digest[:32]
+    return home.memo("executed", untrusted.sha256(notebook.parent, notebook.name).encode())
 
 
 def from_root(folder: Path) -> str:
@@ -111,6 +112,16 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
     finally:
         if target.is_file():
             _clean(target)
+
+
+def entitle(book: Any, front: dict[str, Any]) -> None:
+    """Give a notebook a page's head: its first cell, the only raw one, in YAML."""
+    import nbformat
+
+    text = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
+    if book.cells[0].cell_type != "raw":
+        book.cells.insert(0, nbformat.v4.new_raw_cell())
+    book.cells[0].source = f"---\n{text}---"
 
 
 def _clean(path: Path) -> None:

@@ -131,6 +131,5 @@ def _entitle(path: Path, picked: Sequence[runs.Run]) -> None:
     front["title"] += f" on {', '.join(hosts)}"
     day = max(run.name for run in picked)[:8]
     front["date"] = f"{day[:4]}-{day[4:6]}-{day[6:]}"
-    text = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
-    book.cells[0].source = f"---\n{text}---"
+    execute.entitle(book, front)
     nbformat.write(book, path)

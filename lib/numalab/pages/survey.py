@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
-import yaml
 
 from numalab import home
 from numalab.pages import execute, render
@@ -42,6 +41,5 @@ def _with_front_matter(source: Path, target: Path) -> None:
     heading, _, rest = book.cells[0].source.partition("\n")
     book.cells[0].source = rest.strip()
     front = {"title": heading.lstrip("# "), "subtitle": "numalab", "author": "published by others"}
-    text = f"---\n{yaml.safe_dump(front, allow_unicode=True)}---"
-    book.cells.insert(0, nbformat.v4.new_raw_cell(text))
+    execute.entitle(book, front)
     nbformat.write(book, target)
