@@ -79,7 +79,7 @@ def cost(run: runs.Run, trial: TrialRecord) -> Cost:
     results = [
         (one["name"], float(one["value"]), "checkpoint_s" in one)
         for one in drivers.driver(run.plan.tool.name).parse(text)
-        if one["kind"] == "result"
+        if one["kind"] == "result" and "name" in one  # the trial's own has none
     ]
     # The counters are of the client's whole life, its lead included.
     queries = sum(value for name, value, _ in results if name == "queries")
@@ -127,7 +127,9 @@ def look(run: runs.Run, beside: runs.Run | None = None) -> bool:
     costs = costs_of(run)
     others = costs_of(beside) if beside else costs
     (sight,) = [one for one in judge.sights(run) if one.metric == METRIC]
-    print(f"  {sight}")
+    for said in judge.foresee(run.plan):
+        print(f"  the plan said: {said}")
+    print(f"  as it was: {sight}")
     holds = len(run.trials) == sum(len(blocks) for blocks in costs.values())
     for cell in run.plan.cells:
         own = mean(costs[cell.id].values())
