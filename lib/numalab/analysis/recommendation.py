@@ -327,14 +327,14 @@ def markdown(found: Recommendation) -> str:
     for title, sentences in _lists(found):
         parts.append(f"{title}\n\n" + "\n".join(f"- {escape.markdown(one)}" for one in sentences))
     for place in found.paste:
-        remarks = f" ({'; '.join(map(escape.markdown, place.remarks))})" if place.remarks else ""
+        remarks = "; ".join(map(escape.markdown, place.remarks))
         lines = "\n".join(map(_pasted, place.lines))
         block = f"```\n{lines}\n```"
         if len(place.lines) > _LONG:
-            summary = f"<summary>{escape.html(place.where)}{remarks}</summary>"
-            parts.append(f"<details>\n{summary}\n\n{block}\n\n</details>")
+            summary = f"<summary>{escape.html(place.where)}</summary>"
+            parts += [f"<details>\n{summary}", *filter(None, [remarks]), block, "</details>"]
         else:
-            parts.append(f"{place.where}{remarks}:\n\n{block}")
+            parts.append(f"{place.where}{f' ({remarks})' if remarks else ''}:\n\n{block}")
     return "\n\n".join(parts)
 
 
