@@ -11,7 +11,7 @@ import topologies
 from numalab import services, session, yaml_file
 from numalab.agent import drivers
 from numalab.agent.contract import to_json
-from numalab.agent.errors import Fault
+from numalab.agent.errors import Fault, NotHere
 from numalab.agent.served.service import description, loads, options
 
 DRIVER = drivers.driver("service")
@@ -116,7 +116,10 @@ def test_a_service_is_read_where_a_user_asks_and_nowhere_else(tmp_path):
     path.write_text(TEXT)
     asked = session.asked("service", "smoke", "here", options={"service": str(path)})
     assert asked.request.tool.options["service"]["says"] == "a service"
-    with pytest.raises(Fault, match="no service is named.*--set service="):
+    for given in ({}, {"service": 7}):
+        with pytest.raises(Fault, match="no service is named.*memcached.*valkey.*mine.yml"):
+            session.asked("service", "smoke", "here", options=given)
+    with pytest.raises(Fault, match="no service is named"):
         drivers.driver("service").find({})
 
 
@@ -260,7 +263,7 @@ def test_an_option_that_places_memory_is_compared_as_a_binding():
 
 def test_the_first_program_that_is_there_is_taken(tmp_path):
     service = parse(TEXT.replace("[no-such-program, sleep]", "[no-such-program, no-other]"))
-    with pytest.raises(Fault, match="mine needs bench.*none of: no-such-program, no-other"):
+    with pytest.raises(NotHere, match="mine needs bench.*none of: no-such-program, no-other"):
         DRIVER.find({"service": service})
     found = DRIVER.find({"service": parse()})
     assert found.facts["programs"]["bench"].endswith("/sleep")

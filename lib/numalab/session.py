@@ -88,10 +88,15 @@ def with_service(request: Request) -> Request:
     Only what a user asks for comes here: a service file is a program.
     """
     named = request.tool.options.get("service")
-    if request.tool.name != "service" or not isinstance(named, str):
+    if request.tool.name != "service" or isinstance(named, dict):
         return request
     from numalab import services
 
+    if not isinstance(named, str):
+        raise Fault(
+            "no service is named",
+            f"--set service=NAME ({', '.join(services.names())}), or a file of your own: mine.yml",
+        )
     options = {**request.tool.options, "service": services.load(named)}
     return replace(request, tool=replace(request.tool, options=options))
 

@@ -29,7 +29,7 @@ from ...contract import (
     to_json,
 )
 from ...drivers import options as check
-from ...errors import Fault, ParseError
+from ...errors import Fault, NotHere, ParseError
 from ...paths import published
 from ...rows import row
 from .. import balancer
@@ -409,7 +409,7 @@ def _program(service: Service, name: str, candidates: Sequence[str]) -> str:
             found = max(matches, key=_natural, default=None)
         if found:
             return os.path.abspath(found)
-    raise Fault(
+    raise NotHere(
         reason("program-missing", service=service.name, needs=name, candidates=list(candidates)),
         "install one, or write its path into the service file",
     )
