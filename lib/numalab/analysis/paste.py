@@ -42,7 +42,8 @@ def paste(tool: ToolRecord, cell: Cell) -> list[Lines]:
     program = own.program.replace(_EACH, str(own.first))
     found = []
     if cell.numactl:
-        found.append(Lines("numactl", [" ".join([*cell.numactl, program])]))
+        remarks = [one.replace(_EACH, str(own.first)) for one in _of_command(own)]
+        found.append(Lines("numactl", [" ".join([*cell.numactl, program])], remarks))
         where = f"systemd: systemctl edit {own.service}.service"
         found.append(Lines(where, _systemd(cell), _since(cell)))
         found.append(_docker(cell, program))
@@ -50,6 +51,11 @@ def paste(tool: ToolRecord, cell: Cell) -> list[Lines]:
         lines = [line.replace(_EACH, str(own.first)) for line in own.lines]
         found.append(Lines(own.file, lines, list(own.remarks)))
     return found
+
+
+def _of_command(own: Advice) -> list[str]:
+    """What to mind of the command line itself, where no place of its own says it."""
+    return [] if own.file else list(own.remarks)
 
 
 def _since(bound: Bound) -> list[str]:
@@ -94,7 +100,7 @@ def _of_instances(own: Advice, cell: Cell) -> list[Lines]:
     found = []
     if any(one.numactl for one in cell.instances):
         lines = [" ".join([*one.numactl, own.program.replace(_EACH, n)]) for n, one in each.items()]
-        found.append(Lines("numactl", lines))
+        found.append(Lines("numactl", lines, _of_command(own)))
     found.append(_template(own))
     if any(one.numactl for one in cell.instances):
         lines = []
@@ -126,7 +132,7 @@ def _template(own: Advice) -> Lines:
         *environment, f"ExecStart={command}", "",
         "[Install]", "WantedBy=multi-user.target",
     ]  # fmt: skip
-    return Lines(f"systemd: /etc/systemd/system/{name}@.service", lines)
+    return Lines(f"systemd: /etc/systemd/system/{name}@.service", lines, _of_command(own))
 
 
 def _for_systemd(text: str) -> str:

@@ -31,15 +31,13 @@ def of(found: ToolRecord, cell: Cell) -> Advice:
     where = f"unix@{values['socket']}" if service.on_socket else f"127.0.0.1:{_EACH}"
     on_port = any("{port}" in text for text in (service.start, *service.files.values()))
     own = cell.sweep is not None and cell.sweep.option in service.options
-    remarks = [f"{values['datadir']} has its files: {', '.join(service.files)}"]
-    remarks = remarks if service.files else []
-    for line in service.prepare.commands if service.prepare else ():
-        words = description.words(line, values, texts)
-        remarks.append(f"run there once: {shlex.join(words)}")
+    remarks = ["as it was measured: your options, paths and data will differ"]
+    if service.files or service.prepare:
+        remarks.append(f"{values['datadir']} holds what the service file puts there")
     return Advice(
         program,
         name,
-        "the command line" if own or remarks else None,
+        "the command line" if own else None,
         (program,),
         tuple(remarks),
         first=_FIRST_PORT if on_port else 1,
