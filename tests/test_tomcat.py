@@ -78,6 +78,16 @@ def test_what_use_numa_interleaves_must_be_even_over_the_nodes():
         assert got == wanted
 
 
+def test_a_compiler_that_is_busy_while_it_is_measured_is_a_doubt():
+    warm = {"kind": "warm", "held": True, "counter": "jit_time", "below": 0.05, "seconds": 9.0}
+    run = {"kind": "run", "phase": "saturation", "instance": "", "elapsed_s": 2.0, "clients": 1,
+           "client_cpu_s": 0.1, "figures": {}, "metrics": {}, "load": "http"}  # fmt: skip
+    told = {"jit_time:instance 1": 0.09, "jit_time:instance 2": 0.5, "gc_time:instance 1": 1.0}
+    found = drivers.driver("service").doubts([warm, {**run, "status": told}], {"rate": 0})
+    said = "instance 2: jit_time grew by 0.25 a second while it was measured, not by less than 0.05"
+    assert [str(one) for one in found] == [said]
+
+
 @needs_tomcat
 def test_a_heap_larger_than_the_node_is_skipped_and_said():
     host = topologies.topology(nodes=1, cores=4)

@@ -107,6 +107,9 @@ SENTENCES: Dict[str, Template] = {
     "service-not-warm": (
         "not warm: after {seconds:.0f} s of load {counter} still grew by {below:g} a second or more"
     ),
+    "service-warming": _about_instance(
+        "{counter} grew by {grew:.2g} a second while it was measured, not by less than {below:g}"
+    ),
     "no-saturation": "saturation was not measured",
     "no-rate": "no constant rate was asked for, or the load keeps none",
     "requests-not-counted": "neither {client} nor a counter tells the number of requests",

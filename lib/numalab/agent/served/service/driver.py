@@ -270,6 +270,8 @@ class ServiceDriver(ServedDriver):
             if record["kind"] == "warm" and not record["held"]:
                 said = {key: record[key] for key in ("counter", "below", "seconds")}
                 found.append(reason("service-not-warm", **said))
+            elif record["kind"] == "warm":
+                found += _warming(record, runs_of(records))
         at_rate = [run for run in runs_of(records) if run.get("phase") == loads.RATE]
         done = sum(_Own(run, records).results.get("requests_per_second", 0.0) for run in at_rate)
         if at_rate and done < _KEPT_RATE * given["rate"]:
@@ -279,6 +281,23 @@ class ServiceDriver(ServedDriver):
     def advice(self, found: ToolRecord, cell: Cell) -> Advice:
         """As of the base."""
         return advice.of(found, cell)
+
+
+def _warming(warm: Record, runs: Sequence[Record]) -> List[Reason]:
+    """Return that an instance was still warming up when it was measured, though it seemed warm."""
+    grown: Dict[str, float] = {}
+    for run in runs:
+        for key, value in (run.get("status") or {}).items():
+            metric, _, instance = key.partition(":")
+            if metric == warm["counter"]:
+                name, rate = instance or run["instance"], value / (run["elapsed_s"] or 1.0)
+                grown[name] = max(rate, grown.get(name, 0.0))
+    said = {key: warm[key] for key in ("counter", "below")}
+    return [
+        reason("service-warming", instance=name, grew=rate, **said)
+        for name, rate in sorted(grown.items())
+        if rate > warm["below"]
+    ]
 
 
 class _Own:
