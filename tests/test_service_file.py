@@ -5,14 +5,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+import service_frames
 import topologies
 from numalab import services, session, yaml_file
 from numalab.agent import drivers
 from numalab.agent.contract import to_json
 from numalab.agent.errors import Fault, NotHere
 from numalab.agent.served.service import description, loads, options
+from numalab.analysis import results
 
 DRIVER = drivers.driver("service")
 TEXT = """\
@@ -403,3 +406,13 @@ def test_what_an_option_is_worth_to_the_plan():
     service = description.read(parse())
     assert options.need_bytes(service, {"memory": 5 << 20}) == (5 << 20) + (64 << 20)
     assert options.amount("x", "2x-cpus", host) == 8
+
+
+def test_what_no_trial_measured_has_a_line_and_no_table(tmp_path):
+    run = service_frames.run(folder=tmp_path / "20261122T130000Z-service-per-node")
+    rows = run.measurements.with_columns(
+        *(pl.when(pl.col("metric") == "latency_p99").then(pl.lit(value)).otherwise(name).alias(name)
+          for name, value in (("value", None), ("reason", "no-rate"), ("reason_fields", "{}")))
+    )  # fmt: skip
+    object.__setattr__(run, "measurements", rows)
+    assert "not measured: latency p99 (no constant rate was asked for" in results.terminal(run)

@@ -294,6 +294,9 @@ def _terminal_table(run: Run, metric: str, point: str) -> str:
     frame = folded(run, table(run, metric, point))
     if frame.is_empty():
         return ""
+    why = "; ".join(map(str, evidence.why_missing(run.measurements, metric)))
+    if why and frame["mean"].is_null().all() and not frame["n_error"].sum():
+        return escape.terminal(f"not measured: {title(metric, point)} ({why})")
     unit = frame["unit"][0]
     name = title(metric, point) + ("" if unit == "1" else f" {unit}")
     lines = [("binding", name, "ratio", "")]
