@@ -323,12 +323,12 @@ def test_without_a_count_of_requests_none_is_made_up():
 def test_a_load_that_says_too_little_or_too_bad_is_a_failure():
     good = {"requests_per_second": 300.0, "latency_avg": 1.0, "latency_p99": 3.0}
     assert DRIVER.failure([run_of(""), *told("", **good)], {}) is None
-    for results, code in (
+    for said, code in (
         ({**good, "errors": 20.0, "requests": 600.0}, "client-met-errors"),
         ({"requests_per_second": 300.0, "latency_avg": 1.0}, "figure-missing"),
         ({**good, "requests_per_second": 0.0}, "client-did-nothing"),
     ):
-        assert DRIVER.failure([run_of(""), *told("", **results)], {}).code == code
+        assert DRIVER.failure([run_of(""), *told("", **said)], {}).code == code
 
 
 def test_a_saturated_client_or_balancer_makes_a_cell_unverified():
