@@ -78,7 +78,7 @@ class _Bindings:
                 rows.mean(axes, place, row, self.blocks, fmt=style.MARKERS[kind],
                           color=style.PALETTE[kind])  # fmt: skip
         self._span(axes)
-        if axes.get_xlim()[1] >= 10_000:  # numbers this wide would run into each other
+        if axes.get_xlim()[1] >= 1000:  # numbers this wide would run into each other
             axes.xaxis.set_major_locator(MaxNLocator(5))
         says = f", {self.better} is better" if self.better else ""
         axes.set_xlabel(f"{tables.plain(self.metric)} ({self.unit}){says}")
