@@ -3,7 +3,8 @@
 As a service: ``small_service.py serve unix:PATH|PORT [WORD …]`` answers every request by HTTP with
 200, /counters with JSON. Words: ``late=S`` listens after S seconds, ``status=N`` for pages,
 ``counters=N``, ``dies=N`` kills itself at request N, ``exits=N`` ends at once with a last word,
-``stays`` does not end by SIGTERM, ``group`` passes it to its whole process group, ``children=N`` holds its memory in N processes.
+``stays`` does not end by SIGTERM, ``group`` passes it to its whole process group,
+``children=N`` holds its memory in N processes.
 As a load: ``small_service.py ask unix:PATH|PORT SECONDS [REQUESTS]`` prints its figures.
 """
 

@@ -86,7 +86,7 @@ def test_a_run_that_another_version_planned_is_told_how_to_ask_that_version(run,
     raw.write_bytes(gzip.compress(b"x"))
     assert any(raw.name in fault and "sha256" in fault for fault in check.check(run).faults)
     for same in (None, launch.source_commit(), "$(touch x)"):
-        assert change(run, lambda one: replace(one, source_commit=same)).remedy is None
+        assert change(run, lambda one, same=same: replace(one, source_commit=same)).remedy is None
     monkeypatch.undo()
     assert check.check(run).remedy is None
 
