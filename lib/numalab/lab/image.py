@@ -50,6 +50,7 @@ class Kind(_Strict):
     debian: str
     kernel: str
     bare: bool = False  # only the packages of ``bare``: no server, no compiler, no numactl
+    more: list[str] = []  # packages beside those of all images that are not bare
 
 
 class Newer(_Strict):
@@ -186,7 +187,7 @@ def _mark(images: Path) -> str:
 def _command(made: Recipe, name: str, mode: str, work: Path) -> list[str]:
     """mmdebstrap(1). It runs the hooks outside the new root, "$1", but in its user namespace."""
     kind = made.kind(name)
-    packages = made.bare if kind.bare else [*made.packages, *made.newer.packages]
+    packages = made.bare if kind.bare else [*made.packages, *made.newer.packages, *kind.more]
     step = f"sh {work}/image-steps"
     return [
         "mmdebstrap",
