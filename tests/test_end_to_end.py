@@ -28,7 +28,12 @@ def _changes_host(name):
     return bool(loaded.changes or any(case.changes for case in loaded.cases))
 
 
-EXPERIMENTS = [name for name in experiments.names() if not _changes_host(name)]
+# A service's programs are on few machines; tests/test_service_trial.py and others measure them.
+EXPERIMENTS = [
+    name
+    for name in experiments.names()
+    if not _changes_host(name) and experiments.load(name).tool.name != "service"
+]
 LEFT_OUT = [name for name in experiments.names() if _changes_host(name)]
 
 

@@ -37,7 +37,7 @@ pytest.importorskip("ansible", reason="ansible-core is not installed")
 @pytest.fixture
 def place(tmp_path, agent, monkeypatch):
     """A checkout of its own (experiments, notebooks and playbooks are the real ones)."""
-    for name in ("experiments", "notebooks", "fleet"):
+    for name in ("experiments", "notebooks", "fleet", "services"):
         (tmp_path / "checkout").mkdir(exist_ok=True)
         (tmp_path / "checkout" / name).symlink_to(REPOSITORY / name)
     monkeypatch.setenv("NUMALAB_HOME", str(tmp_path / "checkout"))

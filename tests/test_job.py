@@ -24,11 +24,14 @@ from numalab.agent.contract import (
     to_json,
 )
 from numalab.agent.errors import Fault
-from numalab.agent.trial import events, job, journal
+from numalab.agent.trial import events, job, journal, lock
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, monkeypatch):
+    # Other tests measure at the same time: each has a lock of its own.
+    held = lock.measurement
+    monkeypatch.setattr(lock, "measurement", lambda name="": held(f"test-job-{os.getpid()}"))
     yield tmp_path
     for path in tmp_path.glob("*/status.json"):
         pid = json.loads(path.read_text())["pid"]

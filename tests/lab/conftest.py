@@ -13,7 +13,7 @@ from numalab.agent.errors import Fault
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 # What a checkout shares with this one; build/, where results go, is its own.
-_SHARED = ("data", "experiments", "fleet", "notebooks", "report")
+_SHARED = ("data", "experiments", "fleet", "notebooks", "report", "services")
 GUESTS = {  # that the tests boot, and the host of the lab that each is like
     "test-one": "intel-2n",
     "test-two": "intel-2n",
