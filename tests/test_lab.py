@@ -110,6 +110,9 @@ def test_emulation_leaves_out_what_crashes_it_and_kvm_takes_the_processor_that_i
     host = hosts.load("intel-2n")
     emulated = pairs(qemu.argv(host, wiring(tmp_path)))
     assert emulated["-cpu"] == [f"Broadwell,-cx16,model-id={host.model}"]
+    own = pairs(qemu.argv(hosts.load("services-2n"), wiring(tmp_path)))
+    assert own["-cpu"] == [f"Broadwell,model-id={host.model}"], "HAProxy uses it"
+    assert "clearcpuid=cx16" in own["-append"][0].split(" -- ")[0].split(), "the kernel does not"
     accelerated = pairs(qemu.argv(host, wiring(tmp_path, "kvm")))
     assert accelerated["-cpu"] == [f"host,model-id={host.model}"]
     assert accelerated["-accel"] == ["kvm"]
