@@ -90,6 +90,8 @@ def test_tomcat(numalab, host):
         size = sum(memory["interleaved_bytes"].values())
         assert size > 32 << 20, "the old generation"
         assert even({node: part / size for node, part in memory["interleaved_bytes"].items()})
+        near = {policy[-1] for policy in memory["policies"] if policy.startswith("prefer")}
+        assert near == {"0", "1"}, "new objects"
 
 
 def test_postgresql(numalab, host):
