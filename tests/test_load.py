@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cross_compiling
 from http_server import OK, Frozen, Scripted
 from numalab.agent import compiled
 from numalab.agent.contract import ToolRecord
@@ -102,17 +102,7 @@ def test_threads_share_nothing_without_a_lock(tmp_path):
 
 
 def test_it_compiles_for_aarch64(tmp_path):
-    compiler = shutil.which("aarch64-linux-gnu-gcc")
-    if not compiler:
-        pytest.skip("there is no aarch64-linux-gnu-gcc (apt install gcc-aarch64-linux-gnu)")
-    target = tmp_path / "arm"
-    words = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
-    subprocess.run([compiler, *words, *C_FILES, "-o", target], check=True)
-    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-    if not emulator:
-        pytest.skip("it compiles; there is no qemu-aarch64 to run it (apt install qemu-user)")
-    done = subprocess.run([emulator, target, "--self-test"], capture_output=True, text=True)
-    assert done.stdout == "self-test: ok\n", done.stderr
+    cross_compiling.self_test_for_aarch64(C_FILES, tmp_path / "arm")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import cpulist
 from ..contract import (
@@ -24,10 +24,12 @@ from ..contract import (
     ClientCpus,
     Driver,
     Host,
+    MemoryExpectation,
     Reason,
     Record,
     Row,
     Sample,
+    Tell,
     ToolRecord,
     dumps,
     reason,
@@ -44,6 +46,7 @@ _FEWEST_CORES = 4  # that a node has, for one of them to be the client's
 # the CPU time of both, MySQL's 0.26; measured.
 _CLIENT_SHARE = 0.4
 SATURATED = 0.9  # of the client's own CPUs: then it is the client that is measured
+KEPT_RATE = 0.95  # of what was asked for: less is another load
 _EVENTS = ("server", "ready", "result", "end", "fault", "warmup", "warm", "balancer")
 _RUN = ("instance", "clients", "elapsed_s", "text", "exit_status", "client_cpu_s")
 
@@ -73,6 +76,16 @@ class ServedDriver(Driver):
     def figures(self, run: Record, own: Sequence[Record]) -> List[Figure]:
         """Return the metrics of a run, ``own`` being all other records of its instance."""
         raise NotImplementedError
+
+    def interleaves(self, options: Mapping[str, Any]) -> bool:
+        """Tell whether the server itself interleaves its memory over all nodes."""
+        return False
+
+    def data_set(
+        self, found: ToolRecord, options: Mapping[str, Any]
+    ) -> Optional[dataset.DataSet]:
+        """Return the prepared data that a server with these options needs, or None."""
+        return None
 
     # --- planning -----------------------------------------------------------------------------
 
@@ -126,6 +139,36 @@ class ServedDriver(Driver):
             return [reason("client-elsewhere", host=options["client_host"])]
         common = set(cpulist.parse(cpus)) & set(cpulist.parse(options["client_cpus"]))
         return [reason("client-shares-cpus")] if options["client_shares"] or common else []
+
+    def expects(
+        self, options: Mapping[str, Any], cell: Cell, host: Host
+    ) -> Optional[MemoryExpectation]:
+        """Return the memory proof where the server interleaves by itself, else None.
+
+        Where the binding leaves memory alone, what it interleaves must be on all nodes that may be
+        used.
+        """
+        bound = cell.memory.policy not in ("default", "preferred")
+        nodes = host.memory_nodes
+        if not self.interleaves(options) or bound or len(nodes) < 2:
+            return None
+        return MemoryExpectation("required", "shares", cpulist.format(nodes), policy="interleave")
+
+    def make_ready(
+        self,
+        cells: Sequence[Cell],
+        found: ToolRecord,
+        tell: Tell,
+        stopped: Callable[[], bool],
+        lock: int,
+    ) -> None:
+        """Prepare every data set that the cells need and the cache has not."""
+        for cell in cells:
+            if stopped():
+                return
+            data = self.data_set(found, cell.options)
+            if data:
+                data.ensure(tell, stopped, lock)
 
     # --- starting -----------------------------------------------------------------------------
 
@@ -245,15 +288,16 @@ def usage_figures(run: Record, queries: Optional[float]) -> List[Figure]:
     cpu_s = used.get("cpu_s")
     return [
         ("server_cpu_time", cpu_s, "s"),
-        ("cpu_per_query", _each(cpu_s, queries, 1e6), "µs"),
-        ("context_switches_per_query", _each(used.get("switches"), queries), "1"),
+        ("cpu_per_query", each(cpu_s, queries, 1e6), "µs"),
+        ("context_switches_per_query", each(used.get("switches"), queries), "1"),
         ("minor_faults", used.get("minor_faults"), "count"),
         ("major_faults", used.get("major_faults"), "count"),
         ("client_cpu_time", run["client_cpu_s"], "s"),
     ]
 
 
-def _each(amount: Optional[float], by: Optional[float], scale: float = 1.0) -> Optional[float]:
+def each(amount: Optional[float], by: Optional[float], scale: float = 1.0) -> Optional[float]:
+    """Return an amount for each of so many, times ``scale``; None where either is not known."""
     return None if amount is None or not by else amount * scale / by
 
 

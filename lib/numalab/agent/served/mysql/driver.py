@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ... import cpulist
 from ...contract import (
     Advice,
     Cell,
     Host,
-    MemoryExpectation,
     Outlay,
     Prepared,
     Reason,
     Record,
-    Tell,
     ToolRecord,
     reason,
 )
@@ -23,7 +21,7 @@ from ...drivers import sysbench
 from ...errors import Fault
 from ...paths import published
 from .. import files, remote
-from ..driver import Figure, ServedDriver, runs_of, share, usage_figures
+from ..driver import KEPT_RATE, Figure, ServedDriver, runs_of, share, usage_figures
 from . import server, sizes
 from .data import SysbenchTables, table_bytes
 from .instance import WAITS
@@ -52,7 +50,6 @@ _OPTIONS: Mapping[str, Any] = {
 }
 _SERVER_BYTES, _SESSION_BYTES = 320 << 20, 1 << 20  # beside the buffer pool
 _COPY_BYTES_S = 300e6  # for estimates only
-_KEPT_RATE = 0.95  # of what was asked for: less is another load
 _WORDS = {True: "ON", False: "OFF", "ON": "ON", "OFF": "OFF", "on": "ON", "off": "OFF"}
 
 
@@ -158,19 +155,13 @@ class MySQL(ServedDriver):
             return sizes.clients(value, share(host, 1))
         return _on_or_off(value) if option == _INTERLEAVE else value
 
-    def expects(
-        self, options: Mapping[str, Any], cell: Cell, host: Host
-    ) -> Optional[MemoryExpectation]:
-        """Return the memory proof where InnoDB interleaves its buffer pool, else None.
+    def interleaves(self, options: Mapping[str, Any]) -> bool:
+        """As of the base: InnoDB does, its buffer pool."""
+        return bool(options[_INTERLEAVE] == "ON")
 
-        Where the binding leaves memory alone, the pool itself must be interleaved over all nodes
-        that may be used.
-        """
-        bound = cell.memory.policy not in ("default", "preferred")
-        nodes = host.memory_nodes
-        if options[_INTERLEAVE] != "ON" or bound or len(nodes) < 2:
-            return None
-        return MemoryExpectation("required", "shares", cpulist.format(nodes), policy="interleave")
+    def data_set(self, found: ToolRecord, options: Mapping[str, Any]) -> SysbenchTables:
+        """As of the base."""
+        return SysbenchTables(found, options)
 
     def outlay(self, cells: Sequence[Cell]) -> Optional[Outlay]:
         """Return what must be there before the first trial; no seconds when all of it is."""
@@ -190,19 +181,6 @@ class MySQL(ServedDriver):
         says = reason("needs-tables", sets=said, memory=memory)
         return Outlay(round(seconds, 1), disk, memory, says)
 
-    def make_ready(
-        self,
-        cells: Sequence[Cell],
-        found: ToolRecord,
-        tell: Tell,
-        stopped: Callable[[], bool],
-        lock: int,
-    ) -> None:
-        """Prepare every data set that the cells need and the cache has not."""
-        for cell in cells:
-            if not stopped():
-                SysbenchTables(found, cell.options).ensure(tell, stopped, lock)
-
     # --- reading ------------------------------------------------------------------------------
 
     def parse_client(self, text: str, run: Record) -> List[Record]:
@@ -221,7 +199,7 @@ class MySQL(ServedDriver):
             if waits or pages:
                 found.append(reason("waited-for-disk", **who, waits=waits or 0, pages=pages or 0))
             done = final_results(records, run).get("transactions_per_second") or 0.0
-            if done < _KEPT_RATE * options["rate"]:
+            if done < KEPT_RATE * options["rate"]:
                 found.append(reason("rate-missed", **who, asked=options["rate"], done=done))
         return found
 

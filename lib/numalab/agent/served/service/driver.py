@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ... import cpulist
 from ...contract import (
@@ -15,14 +15,12 @@ from ...contract import (
     Advice,
     Cell,
     Host,
-    MemoryExpectation,
     Outlay,
     Prepared,
     Reason,
     Record,
     Row,
     Sample,
-    Tell,
     Timing,
     ToolRecord,
     reason,
@@ -33,13 +31,12 @@ from ...errors import Fault, NotHere, ParseError
 from ...paths import published
 from ...rows import row
 from .. import balancer
-from ..driver import SATURATED, Figure, ServedDriver, runs_of, share, why_missing
+from ..driver import KEPT_RATE, SATURATED, Figure, ServedDriver, each, runs_of, share, why_missing
 from . import advice, data, description, loads, options
 from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
 
 HALF, NO_RATE = "half", "none"
 _START_S = 2.0  # for estimates only
-_KEPT_RATE = 0.95  # of what was asked for: less is another load
 _FEW_ERRORS = 0.001  # of the requests
 _FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _MEANS = ("latency_avg", "schedule_lag_avg")
@@ -131,15 +128,15 @@ class ServiceDriver(ServedDriver):
         notes = tuple(self.client_notes(resolved, cpus))
         return Prepared(resolved, need, notes, timing=_timing(service, resolved))
 
-    def expects(
-        self, given: Mapping[str, Any], cell: Cell, host: Host
-    ) -> Optional[MemoryExpectation]:
-        """As of the base: what an option interleaves by itself is even over all usable nodes."""
-        bound = cell.memory.policy not in ("default", "preferred")
-        nodes = host.memory_nodes
-        if not given.get("interleaves") or bound or len(nodes) < 2:
-            return None
-        return MemoryExpectation("required", "shares", cpulist.format(nodes), policy="interleave")
+    def interleaves(self, given: Mapping[str, Any]) -> bool:
+        """As of the base: an option of the service does."""
+        return bool(given.get("interleaves"))
+
+    def data_set(
+        self, found: ToolRecord, given: Mapping[str, Any]
+    ) -> Optional[data.PreparedData]:
+        """As of the base."""
+        return data.PreparedData(found, given) if given["data"] else None
 
     def resolve(self, option: str, value: Any, host: Host) -> Any:
         """As of the base: true and false of YAML are the words on and off."""
@@ -162,19 +159,6 @@ class ServiceDriver(ServedDriver):
         memory = max(cell.need_bytes for cell in cells)
         says = reason("needs-data", seconds=seconds, bytes=disk, memory=memory)
         return Outlay(round(seconds, 1), disk, memory, says)
-
-    def make_ready(
-        self,
-        cells: Sequence[Cell],
-        found: ToolRecord,
-        tell: Tell,
-        stopped: Callable[[], bool],
-        lock: int,
-    ) -> None:
-        """As of the base: every data set that the cells need and the cache has not."""
-        for cell in cells:
-            if cell.options["data"] and not stopped():
-                data.PreparedData(found, cell.options).ensure(tell, stopped, lock)
 
     def calibration(self, cells: Sequence[Cell]) -> Optional[Cell]:
         """As of the base: the baseline's saturation, where the rate is a part of its capacity."""
@@ -274,7 +258,7 @@ class ServiceDriver(ServedDriver):
                 found += _warming(record, runs_of(records))
         at_rate = [run for run in runs_of(records) if run.get("phase") == loads.RATE]
         done = sum(_Own(run, records).results.get("requests_per_second", 0.0) for run in at_rate)
-        if at_rate and done < _KEPT_RATE * given["rate"]:
+        if at_rate and done < KEPT_RATE * given["rate"]:
             found.append(reason("rate-missed", instance="", asked=given["rate"], done=done))
         return found
 
@@ -331,10 +315,10 @@ def _of_cell(runs: Sequence[_Own]) -> List[Figure]:
     server = _sum([one.run.get("server", {}).get("cpu_s") for one in runs])
     client = _sum([one.run["client_cpu_s"] for one in runs])
     found += [
-        ("cpu_per_request", _each(server, requests), "µs"),
+        ("cpu_per_request", each(server, requests, 1e6), "µs"),
         ("server_cpu_time", server, "s"),
         ("client_cpu_time", client, "s"),
-        ("client_cpu_per_request", _each(client, requests), "µs"),
+        ("client_cpu_per_request", each(client, requests, 1e6), "µs"),
     ]
     between = runs[0].run.get("balancer")
     if between:
@@ -383,10 +367,6 @@ def _of_instances(runs: Sequence[_Own]) -> List[Tuple[str, str, float, str]]:
 def _sum(values: Sequence[Optional[float]]) -> Optional[float]:
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
-
-
-def _each(seconds: Optional[float], requests: Optional[float]) -> Optional[float]:
-    return None if seconds is None or not requests else seconds * 1e6 / requests
 
 
 def _service(given: Mapping[str, Any]) -> Service:
