@@ -17,6 +17,7 @@ import sysfs_tree
 import topologies
 from numalab import experiments
 from numalab.agent.collectors import memory_model
+from numalab.agent.contract import ToolRecord
 from numalab.agent.drivers.probe import Probe
 from numalab.agent.host import topology
 from numalab.agent.plan import make
@@ -178,6 +179,15 @@ def test_a_timed_host_is_measured_for_a_short_time_of_its_model():
         made = Probe().prepare(given, replace(machine, timed=True), cpus, node)
         assert made.options["seconds"] <= 0.1
         assert Probe().prepare(given, machine, cpus, node).options["seconds"] == 2
+
+
+def test_a_turn_is_not_timed_by_the_clock_before_the_models():
+    request, machine = experiments.load("latency").request("smoke", "h"), topologies.topology()
+    for timed in (False, True):
+        cells = make.make(request, replace(machine, timed=timed)).cells
+        (cell, *_) = (cell for cell in cells if cell.options["mode"] == "loaded")
+        words = Probe().argv(ToolRecord("probe", "1", "probe"), cell.options, cell)
+        assert ("--clock-later" in words) == timed
 
 
 def test_a_plan_for_a_timed_host_is_a_machines_but_takes_longer():

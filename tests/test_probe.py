@@ -241,6 +241,11 @@ def test_nobody_loads_the_core_that_measures(program):
     assert [r["mix"] for r in records if r["kind"] == "loaded"] == ["reads", "3:1"]
     points = {row.point for row in PROBE.metrics(records) if row.metric == "loaded_latency"}
     assert points == {"reads delay=0", "3:1 delay=0"}
+    assert records[0]["delay_turn_ns"] > 0
+    later = run(
+        program, "loaded", "--bytes", "1MiB", "--seconds", "0.1", "--clock-later", "--no-wait"
+    )
+    assert PROBE.parse(later.stdout)[0]["delay_turn_ns"] is None
 
 
 @pytest.mark.parametrize(

@@ -111,23 +111,7 @@ class Probe(Driver):
         huge = kernel.huge_page_bytes(host.root) if out["pages"] in ("auto", "thp") else 0
         if mode in ("latency", "loaded"):
             out["huge_page_bytes"] = huge  # of the pages asked for; 0: the host has none
-        if mode == "stream":
-            out["repeat"] = check.whole("repeat", options.get("repeat", 10), 2, 10000)
-        else:
-            out["seconds"] = check.seconds("seconds", options.get("seconds", 2))
-            if host.timed:
-                out["seconds"] = min(out["seconds"], _MODEL_S[mode])
-        if "tour_s" in options and mode in _ON_TOUR:
-            out["tour_s"] = check.seconds("tour_s", options["tour_s"])
-        if mode == "loaded":
-            delays = check.several("delays", options.get("delays", [0]))
-            out["delays"] = [check.whole("delays", delay, 0, 10**8) for delay in delays]
-        if mode in ("loaded", "bandwidth"):
-            mixes = check.several("mixes", options.get("mixes", ["reads"]))
-            out["mixes"] = [check.choice("mixes", mix, probe_output.MIXES) for mix in mixes]
-        if mode == "loaded" and not host.timed:
-            points = len(out["delays"]) * len(out["mixes"])
-            out["seconds"] = max(out["seconds"], round(_LEAST_POINT_S * points, 3))
+        out.update(_repetition(options, mode, host.timed))
         # Only the caches of the measuring CPU matter to the chase of an idle host.
         measuring = cpulist.format(numbers[:1]) if mode == "latency" else cpus
         name = "array" if mode == "stream" else "bytes"
@@ -158,6 +142,8 @@ class Probe(Driver):
             words += ["--seconds", f"{options['seconds']:.6f}".rstrip("0").rstrip(".")]
         if "cpus" in options:
             words += ["--cpus", options["cpus"]]
+        if "clock_later" in options:
+            words.append("--clock-later")
         for name in ("delays", "mixes"):
             if name in options:
                 words += [f"--{name}", ",".join(map(str, options[name]))]
@@ -277,6 +263,32 @@ def _visits(records: Sequence[Record]) -> Iterator[Tuple[str, List[Record]]]:
 def _latency(record: Record) -> str:
     """Return the metric of a chase, by whether its accesses stay within the reach of the TLB."""
     return "tlb_local_latency" if record["tlb_local"] else "idle_latency"
+
+
+def _repetition(options: Options, mode: str, timed: bool) -> Dict[str, Any]:
+    """Return how often or how long is measured, and at which points.
+
+    ``timed``: the memory's timing is that of a model.
+    """
+    if mode == "stream":
+        return {"repeat": check.whole("repeat", options.get("repeat", 10), 2, 10000)}
+    out: Dict[str, Any] = {"seconds": check.seconds("seconds", options.get("seconds", 2))}
+    if timed:
+        out["seconds"] = min(out["seconds"], _MODEL_S[mode])
+    if "tour_s" in options and mode in _ON_TOUR:
+        out["tour_s"] = check.seconds("tour_s", options["tour_s"])
+    if mode == "loaded":
+        delays = check.several("delays", options.get("delays", [0]))
+        out["delays"] = [check.whole("delays", delay, 0, 10**8) for delay in delays]
+    if mode in ("loaded", "bandwidth"):
+        mixes = check.several("mixes", options.get("mixes", ["reads"]))
+        out["mixes"] = [check.choice("mixes", mix, probe_output.MIXES) for mix in mixes]
+    if mode == "loaded" and timed:
+        out["clock_later"] = True  # the model's: it starts with the measurement
+    elif mode == "loaded":
+        points = len(out["delays"]) * len(out["mixes"])
+        out["seconds"] = max(out["seconds"], round(_LEAST_POINT_S * points, 3))
+    return out
 
 
 def _core_to_core(options: Options, host: Host, cpus: List[int]) -> Prepared:

@@ -68,7 +68,7 @@ _OF_MODE: Dict[str, Tuple[Keys, Keys]] = {  # what ready and result have besides
         },
     ),
     "loaded": (
-        {**_CHASE, "delay_turn_ns": REAL, "injectors": WHOLE, "stores": TEXT},
+        {**_CHASE, "delay_turn_ns": REAL + NONE, "injectors": WHOLE, "stores": TEXT},
         {"points": LIST},
     ),
     "bandwidth": ({"bytes": WHOLE, "sample_s": REAL, "stores": TEXT}, {"mixes": LIST}),

@@ -44,6 +44,7 @@ static const char USAGE[] =
     "  --stride N          latency, loaded: bytes between the places of the chase (default 64)\n"
     "  --delays N,N...     loaded: loop turns after every 512 bytes that a thread moves\n"
     "  --mixes M,M...      loaded, bandwidth: reads, writes, 1:1, 2:1, 3:1 (lines read : written)\n"
+    "  --clock-later       loaded: do not time a turn, for until \"go\" another clock runs\n"
     "  --max-cpus N        core-to-core: only the first N CPUs\n"
     "  --tour              latency, bandwidth: measure again and again, as often as standard input\n"
     "                      says \"visit NAME CPUS THREADS NODE BYTES\": by that many threads on the\n"
@@ -255,7 +256,7 @@ static const struct option {
     {"--scenario", 1 << ALLOCATE, true}, {"--home", 1 << ALLOCATE, true},
     {"--other-cpu", 1 << ALLOCATE, true}, {"--other-node", 1 << ALLOCATE, true},
     {"--fill", 1 << ALLOCATE, true}, {"--drop", 1 << ALLOCATE, false},
-    {"--directory", 1 << ALLOCATE, true},
+    {"--directory", 1 << ALLOCATE, true}, {"--clock-later", 1 << LOADED, false},
     {"--tour", 1 << LATENCY | 1 << BANDWIDTH, false},
 };
 
@@ -309,6 +310,8 @@ static void set(struct options *o, const char **list, const char *name, char *va
         o->fill = strcmp(value, "node") ? size(name, value) : SIZE_MAX;
     else if (!strcmp(name, "--drop"))
         o->drop = true;
+    else if (!strcmp(name, "--clock-later"))
+        o->clock_later = true;
     else if (!strcmp(name, "--tour"))
         o->tour = true;
     else if (!strcmp(name, "--directory"))

@@ -50,6 +50,7 @@ struct options {
     int max_cpus;
     double time_limit;
     bool wait;
+    bool clock_later;  /* until "go" another clock runs: nothing is timed before */
     bool tour;         /* measure for each visit that standard input asks for */
     char *visit;       /* the name of the one under way, or NULL */
     enum scenario scenario;
