@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define EXPORTED __attribute__((visibility("default")))
-enum { WAIT_NS = 10000000, PATIENCE = 100 }; /* 1 s of being held back: rather inexact than stuck */
+enum { WAIT_NS = 10000000, PATIENCE = 1000 }; /* 10 s held back: rather inexact than stuck */
 
 atomic_flag running_lock = ATOMIC_FLAG_INIT;
 atomic_int running_count;
