@@ -14,11 +14,12 @@ import pytest
 import service_runs
 import topologies
 from cells import cell
-from numalab import services
+from numalab import experiments, services, session
 from numalab.agent import drivers
 from numalab.agent.contract import ERROR, VERIFIED
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
+from numalab.agent.plan import make as planning
 from numalab.agent.served.service import description
 from service_runs import measure, plan
 
@@ -86,6 +87,26 @@ def test_a_compiler_that_is_busy_while_it_is_measured_is_a_doubt():
     found = drivers.driver("service").doubts([warm, {**run, "status": told}], {"rate": 0})
     said = "instance 2: jit_time grew by 0.25 a second while it was measured, not by less than 0.05"
     assert [str(one) for one in found] == [said]
+
+
+def test_a_slow_start_may_be_waited_for_and_is_not_in_the_price():
+    service = services.load("tomcat")
+    host = topologies.topology(nodes=2, cores=4)
+    timing = prepared(host).timing
+    longest = service["ready"]["within_s"] + service["warm"]["until"]["at_most_s"]
+    assert timing.patience_s == longest == 420
+    assert timing.setup_s + timing.warmup_s + timing.measure_s < 60
+
+
+@pytest.mark.parametrize("nodes, cells", [(1, 3), (2, 5), (8, 5)])
+def test_the_quick_profile_fits_its_quarter_of_an_hour(tmp_path, nodes, cells):
+    request = session.with_service(experiments.load("service-per-node").request("quick", "here"))
+    host = replace(topologies.topology(nodes=nodes, cores=4), root=str(tmp_path))
+    made = planning.make(request, host)
+    assert (len(made.cells), made.request.blocks) == (cells, 6)
+    assert made.estimate.total_s <= request.budget_s == 900
+    calibrated = planning.make(planning.with_options(made, {"rate": 100}).request, host)
+    assert made.estimate.total_s - calibrated.estimate.total_s > 20  # the calibration's own time
 
 
 @needs_tomcat

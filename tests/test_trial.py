@@ -185,6 +185,7 @@ def test_the_limit_is_generous_unless_asked():
     assert trial.limit_s(5, timing) == 5
     assert trial.limit_s(None, timing) == 160
     assert trial.limit_s(None, timing, timed=True) == 1600
+    assert trial.limit_s(None, dataclasses.replace(timing, patience_s=300.0)) == 460
     assert trial.limit_s(None, Timing(total_s=1.0)) == 3600
 
 

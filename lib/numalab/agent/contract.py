@@ -471,12 +471,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """Planned seconds of one trial."""
+    """Planned seconds of one trial.
+
+    `patience_s` is how much longer it may take at most: it is part of its limit, not of its price.
+    """
 
     setup_s: float = 0.0
     warmup_s: float = 0.0
     measure_s: float = 0.0
     total_s: float = 0.0
+    patience_s: float = 0.0
 
 
 @dataclass(frozen=True)

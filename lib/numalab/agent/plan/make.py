@@ -125,7 +125,9 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     outlay = driver.outlay(cells) if cells else None
     fitted = budget.fit(
         cells, request.blocks, request.budget_s,
-        lambda left, blocks: _estimate(started(*toured(driver, left)), blocks, outlay).total_s,
+        lambda left, blocks: _estimate(
+            started(*toured(driver, left)), blocks, outlay, driver.calibration(left)
+        ).total_s,
         cells_first=request.until is not None,
     )  # fmt: skip
     if fitted.unfit:
@@ -144,7 +146,8 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         warnings=(),
         # The budget is spent as on a machine: what is measured does not hang on the emulation.
         estimate=_estimate(
-            started(cells, tours), fitted.blocks, outlay, memory_model.SLOWER if host.timed else 1
+            started(cells, tours), fitted.blocks, outlay, driver.calibration(cells),
+            memory_model.SLOWER if host.timed else 1,
         ),
         client=host.client,
         outlay=outlay,
@@ -190,7 +193,11 @@ def ended_after(plan: Plan, block: int) -> Plan:
 
 
 def _estimate(
-    cells: Sequence[Cell], blocks: int, outlay: Optional[Outlay], slower: float = 1
+    cells: Sequence[Cell],
+    blocks: int,
+    outlay: Optional[Outlay],
+    calibration: Optional[Cell] = None,
+    slower: float = 1,
 ) -> Timing:
     """Return the seconds of a run: of all trials, and as total with what comes before and after."""
 
@@ -199,6 +206,7 @@ def _estimate(
 
     setup, warmup, measure = map(total, ("setup_s", "warmup_s", "measure_s"))
     once = RUN_OVERHEAD_S + (outlay.prepare_s if outlay else 0.0) if cells else 0.0
+    once += calibration.timing.total_s if calibration else 0.0
     return Timing(*(round(s, 3) for s in (setup, warmup, measure, total("total_s") + once)))
 
 

@@ -108,12 +108,13 @@ def raw_name(trial: int, cell: str, kind: str) -> str:
 def limit_s(asked: Optional[float], timing: Timing, timed: bool = False) -> float:
     """Return the seconds after which a trial is given up.
 
-    The request's own limit, else ten times what is planned and a minute (longer where memory's
-    timing is emulated, ``timed``), else an hour.
+    The request's own limit, else ten times what is planned, a minute and the tool's patience
+    (longer where memory's timing is emulated, ``timed``), else an hour.
     """
     planned = timing.setup_s + timing.warmup_s + timing.measure_s
     slower = memory_model.SLOWER if timed else 1
-    return asked or (slower * (60 + 10 * planned) if planned else _UNPLANNED_LIMIT_S)
+    limit_s = slower * (60 + 10 * planned + timing.patience_s)
+    return asked or (limit_s if planned else _UNPLANNED_LIMIT_S)
 
 
 def measure(bench: Bench, entry: Trial, attempt: int) -> Tuple[TrialRecord, List[Row]]:

@@ -36,7 +36,7 @@ from . import advice, data, description, loads, options
 from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
 
 HALF, NO_RATE = "half", "none"
-_START_S = 2.0  # for estimates only
+_START_S = 2.5  # for estimates only; Tomcat with its documents, and the end of all
 _FEW_ERRORS = 0.001  # of the requests
 _FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _MEANS = ("latency_avg", "schedule_lag_avg")
@@ -459,6 +459,5 @@ def _timing(service: Service, resolved: Mapping[str, Any]) -> Timing:
     early = resolved["saturation_s"] if resolved["rate"] else 0
     last = resolved["time_s"] if resolved["rate"] else resolved["saturation_s"]
     warm = (until.takes_s if until else 0.0) + 2 * (resolved["warmup_s"] + 1) + early
-    # A trial that takes ten times as long is given up: it must not be, while it is waited for.
-    patience_s = max(0.0, service.ready.within_s - 60) / 10
-    return Timing(_START_S + patience_s, warm, float(last))
+    patience_s = service.ready.within_s + (until.at_most_s if until else 0.0)
+    return Timing(_START_S, warm, float(last), patience_s=patience_s)
