@@ -28,7 +28,6 @@ from numalab.agent import compiled, cpulist, kernel
 from numalab.agent.contract import SCHEMA, Cache, ToolRecord
 from numalab.agent.drivers import core_choice, driver, probe_output
 from numalab.agent.drivers.options import caches as caches_of
-from numalab.agent.drivers.options import last_level_caches
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import topology
 from numalab.agent.probe import PROGRAM
@@ -512,8 +511,9 @@ def _node(host, number):
 
 def test_sizes_follow_the_caches_and_the_memory(amd):
     cpus, node = _node(amd, 0)
-    caches = caches_of(amd, cpus).outer
-    assert caches == last_level_caches(amd, cpus) + 16 * (512 << 10)  # the L2 of 16 cores
+    found = caches_of(amd, cpus)
+    caches = found.outer
+    assert caches == found.last + 16 * (512 << 10)  # the L2 of 16 cores
     ready = PROBE.prepare({"mode": "stream", "array": "4x-llc"}, amd, cpus, node)
     assert ready.options["array"] == 4 * caches
     assert ready.need_bytes == 12 * caches

@@ -16,7 +16,7 @@ from corpus import fixture
 from numalab import logs
 from numalab.agent import drivers
 from numalab.agent.contract import SAMPLED, Cache, Driver, Timing, ToolRecord
-from numalab.agent.drivers.options import last_level_caches
+from numalab.agent.drivers.options import caches
 from numalab.agent.errors import Fault, ParseError
 
 HOST = replace(
@@ -181,8 +181,8 @@ def test_stream_threads_environment_and_the_size_rule():
     assert bound["OMP_NUM_THREADS"] == "2" and bound["OMP_PLACES"] == "threads"
     free = driver.environment(plan.options, cell(None))
     assert free["OMP_PROC_BIND"] == "false" and "OMP_PLACES" not in free
-    assert last_level_caches(HOST, "1-2") == 16 << 20
-    assert last_level_caches(replace(HOST, caches=()), "0") is None
+    assert caches(HOST, "1-2").last == 16 << 20
+    assert caches(replace(HOST, caches=()), "0").last is None
     setup = {"kind": "setup", "array_bytes": 80_000_000}
     valid = {"kind": "validation", "value": True}
     assert driver.doubts([setup, valid], {"cache_bytes": 20_000_000}) == []

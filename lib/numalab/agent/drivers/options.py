@@ -123,23 +123,17 @@ def caches(host: Host, cpus: str) -> Caches:
     used = [cache for cache in data if wanted & set(cpulist.parse(cache.cpus))]
     last = [cache for cache in used if cache.level == level]
     outer = [cache for cache in used if cache.level >= 2] or last
-    several = len({cpu.siblings or str(cpu.number) for cpu in host.cpus if cpu.online}) > 1
+    cores = {cpu.number: cpu.siblings or str(cpu.number) for cpu in host.cpus if cpu.online}
     of_one_core = all(
-        len({host.cpu[n].siblings or str(n) for n in cpulist.parse(c.cpus) if n in host.cpu}) == 1
-        for c in last
+        len({cores[n] for n in cpulist.parse(cache.cpus) if n in cores}) == 1 for cache in last
     )
-    hidden = level < 3 and several and of_one_core
+    hidden = level < 3 and len(set(cores.values())) > 1 and of_one_core
     return Caches(_sum(last), _sum(outer) if _sum(last) else None, hidden)
 
 
 def _sum(found: Sequence[Cache]) -> Optional[int]:
     sizes = [cache.size_bytes or 0 for cache in found]
     return sum(sizes) if sizes and all(sizes) else None
-
-
-def last_level_caches(host: Host, cpus: str) -> Optional[int]:
-    """Return the sum (bytes) of the last-level caches that these CPUs use; None when unknown."""
-    return caches(host, cpus).last
 
 
 def answer(path: str, *words: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any, Collection, Dict, List, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Set, Tuple
 
 from .. import cpulist
 from ..contract import BASELINE, Cell, Host, Reason, reason
@@ -36,22 +36,7 @@ def thinned(
     for cell in cells:
         if kinds.of_node(cell) is not None:
             alike.setdefault(_class(host, cell), []).append(cell)
-    draw = random.Random(seed).random
-    order = sorted({cell.cpu_nodes for its in alike.values() for cell in its}, key=int)
-    order = [node for _, node in sorted((draw(), node) for node in order)]
-    chosen: Dict[str, Cell] = {}
-    open_classes = dict(alike)
-    based = {cell.cpu_nodes for cell in cells if cell.role == BASELINE}
-    named = {cell.cpu_nodes for cell in cells if cell.id in asked}
-    while open_classes:  # the node that sees most of what no other has shown yet
-        seen = {n: sum(_on(n, its) != [] for its in open_classes.values()) for n in order}
-        node = max(order, key=lambda n: (seen[n] > 0, n in based, n in named, seen[n]))
-        for name, its in list(open_classes.items()):
-            here = _on(node, its)
-            if here:  # first what is asked for, then what the plan ranks as nearest or farthest
-                one = min(here, key=lambda cell: (cell.id not in asked, not cell.rank, draw()))
-                chosen[one.id] = one
-                del open_classes[name]
+    chosen = _representatives(cells, alike, seed, asked)
     gone = {cell.id for its in alike.values() for cell in its} - {*chosen, *asked}
     stay = {cell.id: cell for cell in cells if cell.id not in gone}
     alone = {cell.cpu_nodes for cell in stay.values()}
@@ -68,6 +53,29 @@ def thinned(
     return [stay[cell.id] for cell in cells if cell.id in stay]
 
 
+def _representatives(
+    cells: Sequence[Cell], alike: Mapping[Class, List[Cell]], seed: int, asked: Collection[str]
+) -> Set[str]:
+    """Return the id of a cell of each class, on as few CPU nodes as see every class."""
+    draw = random.Random(seed).random
+    order = sorted({cell.cpu_nodes for its in alike.values() for cell in its}, key=int)
+    order = [node for _, node in sorted((draw(), node) for node in order)]
+    chosen: Set[str] = set()
+    open_classes = dict(alike)
+    based = {cell.cpu_nodes for cell in cells if cell.role == BASELINE}
+    named = {cell.cpu_nodes for cell in cells if cell.id in asked}
+    while open_classes:  # the node that sees most of what no other has shown yet
+        seen = {n: sum(_on(n, its) != [] for its in open_classes.values()) for n in order}
+        node = max(order, key=lambda n: (seen[n] > 0, n in based, n in named, seen[n]))
+        for name, its in list(open_classes.items()):
+            here = _on(node, its)
+            if here:  # first what is asked for, then what the plan ranks as nearest or farthest
+                one = min(here, key=lambda cell: (cell.id not in asked, not cell.rank, draw()))
+                chosen.add(one.id)
+                del open_classes[name]
+    return chosen
+
+
 def _on(node: str, cells: Sequence[Cell]) -> List[Cell]:
     return [cell for cell in cells if cell.cpu_nodes == node]
 
@@ -79,10 +87,10 @@ def _is_pair(cell: Cell) -> bool:
 def _class(host: Host, cell: Cell) -> Class:
     if not _is_pair(cell):
         return (cell.binding,)
-    return (cell.binding, *_far(host, int(cell.cpu_nodes), int(cell.memory.nodes or "")))
+    return (cell.binding, *_distance_class(host, int(cell.cpu_nodes), int(cell.memory.nodes or "")))
 
 
-def _far(host: Host, here: int, there: int) -> Class:
+def _distance_class(host: Host, here: int, there: int) -> Class:
     tier = host.node[there].tier if there in host.memory_only else None
     return (host.distance(here, there), tier)
 
@@ -95,5 +103,6 @@ def _stands_for(host: Host, cell: Cell, alike: Sequence[Cell]) -> Reason:
     there = int(cell.memory.nodes or "")
     others = host.memory_only if there in host.memory_only else host.main_nodes
     pairs = [(a, b) for a in host.cpus_of for b in others if a != b]
-    count = sum(_far(host, *pair) == _far(host, here, there) for pair in pairs)
+    mine = _distance_class(host, here, there)
+    count = sum(_distance_class(host, *pair) == mine for pair in pairs)
     return reason("stands-for-pairs", here=here, there=there, pairs=count, distance=cell.distance)

@@ -289,20 +289,30 @@ def _pairs(host: Host, binding: Binding, baselines: Sequence[Cell], memory_only:
         return
     made: List[Union[Cell, Skip]] = []
     for here in host.cpus_of:
-        others = [n for n in targets if n != here]
-        ranks = _ranks(host, here, targets)
-        if asked == ROOMIEST:  # from there to the farthest, else to any
-            others = ranks.get("farthest", others)[:1] if here == roomiest(host) else []
-        elif asked is not None and others and asked not in ranks:
+        others = _others(host, here, targets, asked)
+        if others is None:
             made.append(_skip(binding, reason("distances-unknown", node=here)))
-            continue
-        elif asked is not None:
-            others = ranks.get(asked, [])[:1]
-        made += [_pair(host, binding, here, there, targets) for there in others]
+        else:
+            made += [_pair(host, binding, here, there, targets) for there in others]
     none = _why_one_memory_node(host)
     if memory_only and len(host.nodes) > 1:
         none = reason("no-memory-only-node")
     yield from made or [_skip(binding, none)]
+
+
+def _others(
+    host: Host, here: int, targets: Sequence[int], asked: Optional[str]
+) -> Optional[List[int]]:
+    """Return the nodes that make a pair with one, as asked for; None: no distance says which."""
+    others = [n for n in targets if n != here]
+    ranks = _ranks(host, here, targets)
+    if asked is None:
+        return others
+    if asked == ROOMIEST:  # from there to the farthest, else to any
+        return ranks.get("farthest", others)[:1] if here == roomiest(host) else []
+    if others and asked not in ranks:
+        return None
+    return ranks.get(asked, [])[:1]
 
 
 def _ranks(host: Host, here: int, targets: Sequence[int]) -> Dict[str, List[int]]:
@@ -465,13 +475,7 @@ def _instances(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found
     whole = [n for n in host.cpus_of if n in host.memory_nodes]
     count = max(2, min(len(whole), MOST_INSTANCES)) if asked == "few" else asked
     numbers = sorted(host.usable)
-    why = None
-    if over == "nodes" and len(whole) < count:
-        why = reason("too-few-nodes-for-instances", nodes=len(whole), count=count)
-    elif len(numbers) < count:
-        why = reason("too-few-cpus-for-instances", cpus=len(numbers), count=count)
-    elif over == "spread" and max(map(len, host.cpus_of.values()), default=0) < count:
-        why = reason("no-cpu-for-each-instance", count=count)
+    why = _why_no_instances(host, count, over, len(whole))
     if why:
         yield _skip(binding, why)
         return
@@ -491,6 +495,17 @@ def _instances(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found
     together = sorted({cpu for one in each for cpu in cpulist.parse(one.cpus or "")}) or None
     label = f"{count} instances, {_LAYOUTS[over]}"
     yield cell(host, binding, over, label, together, layout=over, instances=tuple(each))
+
+
+def _why_no_instances(host: Host, count: int, over: str, nodes: int) -> Optional[Reason]:
+    """Say why there is no room for so many instances; ``nodes`` have CPUs and memory."""
+    if over == "nodes" and nodes < count:
+        return reason("too-few-nodes-for-instances", nodes=nodes, count=count)
+    if len(host.usable) < count:
+        return reason("too-few-cpus-for-instances", cpus=len(host.usable), count=count)
+    if over == "spread" and max(map(len, host.cpus_of.values()), default=0) < count:
+        return reason("no-cpu-for-each-instance", count=count)
+    return None
 
 
 def _explicit(host: Host, binding: Binding, baselines: Sequence[Cell]) -> Found:

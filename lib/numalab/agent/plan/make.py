@@ -98,22 +98,12 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     """
     request = check(request)
     host = _without_the_clients_cpus(request, host)
-    if environment is None and host.root == "/":
-        forbidden = kernel.forbidden_calls()
-        counters = request.collectors is not None and request.collectors.perf
-        environment = Environment("/", forbidden, tuple(tools.missing(counters, forbidden)))
-    wanted = [*request.bindings, *(b for case in request.cases for b in case.bindings or ())]
-    names = [*(b for sweep in request.sweep for b in sweep.bindings), *request.names]
-    seed = request.seed if request.pairs == CLASS else None
-    found = resolve.resolve(wanted, host, request.baseline, names, seed)
-    cells, unfit = _in_cases(request, found, environment.root if environment else None)
-    environment = environment or Environment(None)
-    why = environment.forbidden.get("set_mempolicy") or environment.forbidden.get("mbind")
-    if why:
-        unfit += [(c, reason("binding-forbidden", why=why)) for c in cells if _has_policy(c)]
-        cells = [cell for cell in cells if not _has_policy(cell)]
-    tool, driver, cells, more = _prepare_with_a_tool(request, host, cells, found, environment)
-    unfit += more
+    environment = environment or _environment(request, host)
+    found = _resolved(request, host)
+    cells, unfit = _in_cases(request, found, environment.root)
+    cells, forbidden = _permitted(cells, environment)
+    tool, driver, cells, unusable = _prepare_with_a_tool(request, host, cells, found, environment)
+    unfit += forbidden + unusable
     own = environment.own
     if own is None:
         own = changes.own(environment.root or host.root)
@@ -164,6 +154,32 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
             )
         )  # fmt: skip
     return replace(plan, warnings=tuple(warnings))
+
+
+def _environment(request: Request, host: Host) -> Environment:
+    """Return what this host has, or, for another one, that all is there."""
+    if host.root != "/":
+        return Environment(None)
+    forbidden = kernel.forbidden_calls()
+    counters = request.collectors is not None and request.collectors.perf
+    return Environment("/", forbidden, tuple(tools.missing(counters, forbidden)))
+
+
+def _resolved(request: Request, host: Host) -> resolve.Resolved:
+    """Return what all bindings become that a request measures or names."""
+    wanted = [*request.bindings, *(b for case in request.cases for b in case.bindings or ())]
+    names = [*(b for sweep in request.sweep for b in sweep.bindings), *request.names]
+    seed = request.seed if request.pairs == CLASS else None
+    return resolve.resolve(wanted, host, request.baseline, names, seed)
+
+
+def _permitted(cells: List[Cell], environment: Environment) -> Tuple[List[Cell], List[Unfit]]:
+    """Return the cells whose memory policies may be set here, and those whose may not."""
+    why = environment.forbidden.get("set_mempolicy") or environment.forbidden.get("mbind")
+    if not why:
+        return cells, []
+    barred = [(c, reason("binding-forbidden", why=why)) for c in cells if _has_policy(c)]
+    return [cell for cell in cells if not _has_policy(cell)], barred
 
 
 def with_options(plan: Plan, options: Mapping[str, Any]) -> Plan:
@@ -628,6 +644,7 @@ def differing(cell: Cell, base: Cell) -> Dict[str, Any]:
 
 
 def _warnings(plan: Plan, host: Host) -> List[Reason]:
+    """Return what should be known of a plan: of its design, then of its host."""
     request, roles = plan.request, {cell.role for cell in plan.cells}
     warnings = []
     if host.timed:
@@ -640,6 +657,15 @@ def _warnings(plan: Plan, host: Host) -> List[Reason]:
         warnings.append(reason("no-control"))
     if request.blocks < FEWEST_BLOCKS and any(cell.baseline for cell in plan.cells):
         warnings.append(reason("too-few-blocks", blocks=request.blocks, fewest=FEWEST_BLOCKS))
+    warnings += _limits_of(host)
+    if settings(plan):
+        warnings.append(reason("changes-host", settings=settings(plan)))
+    return warnings
+
+
+def _limits_of(host: Host) -> List[Reason]:
+    """Return what a host lacks, or does not let this process use."""
+    warnings = []
     if len(host.nodes) == 1:
         warnings.append(reason("host-with-one-node"))
     elif len(host.memory_nodes) < 2:
@@ -654,6 +680,4 @@ def _warnings(plan: Plan, host: Host) -> List[Reason]:
         warnings.append(reason("limited-cpu-time", limit=allowed.cpu_time))
     if allowed.memory_bytes is not None:
         warnings.append(reason("limited-memory", bytes=allowed.memory_bytes))
-    if settings(plan):
-        warnings.append(reason("changes-host", settings=settings(plan)))
     return warnings

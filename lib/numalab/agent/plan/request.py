@@ -35,6 +35,28 @@ def check(request: Request) -> Request:
     if not request.bindings:
         raise Fault("the request names no bindings: there is nothing to measure",
                     f"known: {', '.join(KINDS)}")  # fmt: skip
+    _check_values(request)
+    _check_changes(request.changes, "changes")
+    if request.cases and request.sweep:
+        raise Fault("the request has cases and a sweep", "write the sweep's values as cases")
+    names = {parse(binding).name for binding in request.bindings}
+    base = request.baseline
+    bare = isinstance(base, str) and base in KINDS and KINDS[base].needs_argument
+    if base is not None and not bare:
+        names.add(parse(base).name)
+    for sweep in request.sweep:
+        _check_sweep(sweep, names)
+    for name in request.names:
+        parse(name)
+    tool = request.tool
+    return replace(
+        request,
+        tool=replace(tool, prefer=tool.prefer or (tool.name,)),
+        cases=_checked_cases(request.cases),
+    )
+
+
+def _check_values(request: Request) -> None:
     if request.blocks < 1:
         raise Fault(f"blocks is {request.blocks}, but must be 1 or more", "6 or more decide")
     if request.blocks > MOST_TRIALS:
@@ -54,24 +76,6 @@ def check(request: Request) -> Request:
     for name, measure in request.measure.items():
         if measure.better not in ("higher", "lower"):
             raise Fault(f"measure.{name}.better is {measure.better!r}", "write higher or lower")
-    _check_changes(request.changes, "changes")
-    if request.cases and request.sweep:
-        raise Fault("the request has cases and a sweep", "write the sweep's values as cases")
-    names = {parse(binding).name for binding in request.bindings}
-    base = request.baseline
-    bare = isinstance(base, str) and base in KINDS and KINDS[base].needs_argument
-    if base is not None and not bare:
-        names.add(parse(base).name)
-    for sweep in request.sweep:
-        _check_sweep(sweep, names)
-    for name in request.names:
-        parse(name)
-    tool = request.tool
-    return replace(
-        request,
-        tool=replace(tool, prefer=tool.prefer or (tool.name,)),
-        cases=_checked_cases(request.cases),
-    )
 
 
 def _check_sweep(sweep: SweepRequest, names: Set[str]) -> None:

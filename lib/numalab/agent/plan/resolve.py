@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .. import cpulist
 from ..contract import BASELINE, CONTROL, Bound, Cell, Host, Reason, Skip, reason
@@ -34,8 +34,7 @@ Key = Tuple[Any, ...]
 
 def key(cell: Cell) -> Key:
     """Return what tells the bindings of two cells apart; cases and swept values share one."""
-    seats = tuple((one.cpus, one.memory) for one in cell.instances)
-    return (cell.cpus, cell.memory, seats)
+    return (cell.cpus, cell.memory, tuple((one.cpus, one.memory) for one in cell.instances))
 
 
 @dataclass
@@ -76,6 +75,24 @@ def resolve(
     wanted = [b for b in base if b.text not in asked] + wanted
     in_base = {b.text for b in base}
     made = Resolved()
+    kept = _different_cells(made, host, wanted, in_base)
+    if isinstance(baseline, str):  # also a bare name that no binding has by itself
+        made.keys.setdefault(baseline, [k for b in base for k in made.keys[b.text]])
+    named = list(map(parse, names))
+    _look_up(made, host, named, [cell for cell in kept.values() if cell.role == BASELINE])
+    if seed is not None:
+        fixed = {k for b in (*wanted, *named) if _is_one(b) for k in made.keys[b.text]}
+        its = [cell.id for cell in kept.values() if key(cell) in fixed]
+        stay = classes.thinned(host, [*kept.values()], seed, its)
+        kept = {key(cell): cell for cell in stay}
+    _keep_in_order(made, wanted, asked, kept)
+    return made
+
+
+def _different_cells(
+    made: Resolved, host: Host, wanted: List[Binding], in_base: Set[str]
+) -> Dict[Key, Cell]:
+    """Return the cells of bindings, the baselines first, each that is alike only once."""
     kept: Dict[Key, Cell] = {}
     ids: Dict[str, Key] = {}
     for binding in sorted(wanted, key=lambda b: b.text not in in_base):
@@ -94,23 +111,19 @@ def resolve(
                 kept[key(cell)] = replace(same, notes=same.notes + more)
             else:
                 made.skipped.append(Skip(cell.binding, cell.id, reason("same-as", cell=same.id)))
-    if isinstance(baseline, str):  # also a bare name that no binding has by itself
-        made.keys.setdefault(baseline, [k for b in base for k in made.keys[b.text]])
-    baselines = [cell for cell in kept.values() if cell.role == BASELINE]
-    named = list(map(parse, names))
+    return kept
+
+
+def _look_up(
+    made: Resolved, host: Host, named: Iterable[Binding], baselines: Sequence[Cell]
+) -> None:
+    """Note what bindings are here that are named and not measured, or why they are nothing."""
     for binding in named:
         if binding.text not in made.keys:
             try:
                 _found(made, host, binding, baselines)
             except Fault as fault:
                 made.keys[binding.text], made.reasons[binding.text] = [], fault.reason
-    if seed is not None:
-        fixed = {k for b in (*wanted, *named) if _is_one(b) for k in made.keys[b.text]}
-        its = [cell.id for cell in kept.values() if key(cell) in fixed]
-        stay = classes.thinned(host, [*kept.values()], seed, its)
-        kept = {key(cell): cell for cell in stay}
-    _keep_in_order(made, wanted, asked, kept)
-    return made
 
 
 def _is_one(binding: Binding) -> bool:

@@ -214,11 +214,11 @@ def _about(why: Reason, nodes: Sequence[Any]) -> Reason:
     return replace(why, fields={**why.fields, "node": cpulist.format(nodes)})
 
 
-def _first(cells: Sequence[str], most: int = 8) -> str:
+def _first(cells: Sequence[str]) -> str:
     """Return the names of cells; of many only some, and how many more there are."""
-    if len(cells) <= most + 1:
+    if len(cells) <= 9:
         return ", ".join(cells)
-    return f"{', '.join(cells[:most])} and {len(cells) - most} more"
+    return f"{', '.join(cells[:8])} and {len(cells) - 8} more"
 
 
 def summary(plan: Plan) -> str:
