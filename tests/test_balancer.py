@@ -168,6 +168,15 @@ def test_a_program_that_cannot_be_used_is_refused(tmp_path, says, why):
         balancer.find(str(fake))
 
 
+def test_one_that_a_signal_kills_is_not_called_another_program(tmp_path):
+    """As HAProxy is by SIGILL, where the processor lacks what it was compiled for."""
+    fake = tmp_path / "haproxy"
+    fake.write_text("#!/bin/sh\nkill -ILL $$\n")
+    fake.chmod(0o755)
+    with pytest.raises(Fault, match=r"haproxy -v was killed by signal 4 \(SIGILL\)"):
+        balancer.find(str(fake))
+
+
 @pytest.mark.parametrize("version", ["2.6.12-1+deb12u4", "3.0.11-1+deb13u1", "3.3.0"])
 def test_versions_from_2_4_on_are_used(tmp_path, version):
     fake = tmp_path / "haproxy"

@@ -213,6 +213,9 @@ def test_what_a_node_cannot_hold_is_skipped_and_what_is_smaller_is_said(drivers)
         reason("stream-rule-not-met", node=1),
         reason("option-differs", option="array", value=GIB // 8, cell="local:0", its=GIB),
     )
+    assert str(found["remote:0-1"].notes[1]) == "array is 128 MiB here, 1.0 GiB in local:0"
+    rows = reason("option-differs", option="rows", value=100_000_000, cell="local:0", its=2)
+    assert str(rows) == "rows is 100000000 here, 2 in local:0"
 
 
 def test_the_first_baseline_that_can_be_measured_takes_its_place(drivers):

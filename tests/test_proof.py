@@ -240,6 +240,24 @@ def test_a_tools_own_buffers_may_be_of_huge_pages_too(host, monkeypatch, mib, ok
     assert host.prove(10, wanted, buffers={"0": 12 << 20}).ok is False
 
 
+@pytest.mark.parametrize("old, ok", [({0: 16000, 1: 16400}, True), ({0: 20000, 1: 12400}, False)])
+def test_of_what_a_jvm_interleaves_the_old_generation_is_judged(host, old, ok):
+    """Its survivor spaces and code lie where they were before they got the policy."""
+    survivor, code = {0: 12000, 1: 100}, {0: 4000, 1: 9}
+    maps = anon(old) + anon(survivor, start="7f1000000000") + anon(code, start="7f2000000000")
+    host.process(10, maps.replace("bind:0", "interleave:0-1"))
+    proof = host.prove(10, cell(replace(spread("0-1"), policy="interleave")))
+    assert proof.ok is ok and sum(proof.memory.interleaved_bytes.values()) == 32400 * 4096
+    assert proof.memory.policies == {"interleave:0-1": 48509 * 4096}
+
+
+def test_several_large_mappings_are_judged_together(host):
+    """A buffer pool comes in chunks."""
+    maps = anon({0: 9000, 1: 1000}) + anon({0: 1000, 1: 9000}, start="7f1000000000")
+    host.process(10, maps.replace("bind:0", "interleave:0-1"))
+    assert host.prove(10, cell(replace(spread("0-1"), policy="interleave"))).ok is True
+
+
 def test_huge_pages_weigh_what_they_hold(host):
     maps = anon({0: 10}) + anon({1: 10}, size_kb=2048, start="7f1000000000", extra=" huge")
     host.process(10, maps)

@@ -14,6 +14,7 @@ from numalab import services, session, yaml_file
 from numalab.agent import drivers
 from numalab.agent.contract import to_json
 from numalab.agent.errors import Fault, NotHere
+from numalab.agent.served.load import client as http
 from numalab.agent.served.service import description, loads, options
 from numalab.analysis import results
 
@@ -66,6 +67,11 @@ def test_a_file_is_what_the_agent_reads():
         ("says: a service\n", "", "line 1, says: this key is missing"),
         ("ready:", "raedy:", "line 11, raedy: unknown key, did you mean ready"),
         ("{says: here", "{sais: here", "line 11, ready.sais: unknown key"),
+        (
+            "{requests_per_second: ",
+            "{latency_p99: {find: 'p #', unit: MiB}, requests_per_second: ",
+            "line 15, load.figures.latency_p99: latency_p99 is in ms, and 'MiB' cannot become that",
+        ),
         ("kind: command", "kind: wrk", "line 13, load.kind: 'wrk' is not known"),
         ("{depth}", "{dept}", "line 10, start: nothing is called {dept}.*depth"),
         ("{connections}", "{conections}", "line 14, load.command: nothing is called"),
@@ -191,6 +197,19 @@ def test_a_pattern_finds_its_number(pattern, text, unit, number):
     assert description.find_number(pattern, text, unit) == pytest.approx(number)
 
 
+@pytest.mark.parametrize(
+    ("name", "unit", "value"),
+    [("latency_avg", "s", 9.1), ("latency_avg", "", 0.0091), ("age", "s", 0.0091)],
+)
+def test_latency_is_in_milliseconds_whatever_the_program_prints(name, unit, value):
+    """As dnsperf: its unit stands before the number, where no pattern can take it."""
+    one = description.Figure("Average Latency (s): #", unit)
+    assert description.numbers({name: one}, "Average Latency (s):  0.009100") == {
+        name: pytest.approx(value)
+    }
+    assert description.unit_of(name, one) == ("ms" if name == "latency_avg" else "s")
+
+
 def test_a_pattern_of_a_strangers_run_ends_soon():
     lines = ["a " * 999, "1" * 1999, "a" * 1999, ",111" * 499, "1 " * 999, '","' * 600, " " * 1999]
     text = "\n".join(f"{line}!" for line in lines * 20)
@@ -295,6 +314,17 @@ def told(instance, **results):
              "phase": "saturation"} for name, value in results.items()]  # fmt: skip
 
 
+def test_files_beside_the_service_must_be_on_the_host_that_starts_it(tmp_path):
+    """`files` are carried to another host, its folder is not."""
+    text = TEXT.replace("start: ", "start: sh {here}/x.sh ", 1)
+    (tmp_path / "x.sh").write_text("")
+    here = {"service": services.parse(text, tmp_path / "mine.yml")}
+    assert DRIVER.find(here).name == "service"
+    elsewhere = {"service": services.parse(text, Path("/no/such/folder/mine.yml"))}
+    with pytest.raises(NotHere, match=r"mine names files of its own folder \(\{here\}: /no/such"):
+        DRIVER.find(elsewhere)
+
+
 def test_figures_of_instances_become_the_cells():
     records = [
         run_of("instance 1"), *told("instance 1", requests_per_second=300.0, latency_avg=1.0,
@@ -360,7 +390,7 @@ def test_rubbish_in_the_place_of_a_load_is_unreadable():
     for load, figures in (("command", {"x": {"fnd": "#"}}), ("nothing", {}), ("command", 7)):
         with pytest.raises(Fault):
             DRIVER.parse_client("text", {"load": load, "figures": figures})
-    assert loads.results(loads.parse("command", {"x": {"find": "x #", "unit": ""}}, "x 7")) == {
+    assert http.results_of(loads.parse("command", {"x": {"find": "x #", "unit": ""}}, "x 7")) == {
         "x": 7.0
     }
 

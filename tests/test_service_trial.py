@@ -21,9 +21,9 @@ from numalab.agent.contract import SCHEMA, Request, from_json
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.agent.plan import make as planning
-from numalab.agent.served import private
+from numalab.agent.served import client, private
 from numalab.agent.served.load import client as http
-from numalab.agent.served.service import instance
+from numalab.agent.served.service import instance, loads
 from numalab.agent.trial import journal, run
 
 SMALL = Path(__file__).parent / "small_service.py"
@@ -248,6 +248,46 @@ def test_what_goes_wrong_is_said_and_nothing_is_left(folder, changes, said):
     records = measure(folder, plan_of(service(*changes)))
     assert [record.grade for record in records] == ["error"]
     assert re.search(said, str(records[0].reason)), str(records[0].reason)
+
+
+class Dead:
+    """What a client asks, and it has ended."""
+
+    name = ""
+
+    def __init__(self, folder, dead=True):
+        self.datadir, self.dead = str(folder), dead
+
+    def usage(self):
+        return {}
+
+    def counters(self):
+        return {}
+
+    def check_alive(self, when, patience_s=0.0):
+        if self.dead:
+            raise Fault(f"it died {when}")
+
+
+def followed(asked, kind, seconds):
+    """A client whose planned time is nothing, followed to its end."""
+    words = [sys.executable, "-c", f"import time; time.sleep({seconds})"]
+    one = kind(asked, words, 1, 0, 0, sorted(os.sched_getaffinity(0)), None)
+    try:
+        while not one.look():
+            time.sleep(0.01)
+    finally:
+        one.kill()
+        one.process.wait()
+    return one
+
+
+def test_a_load_of_so_many_requests_takes_the_time_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "GRACE_S", 0.0)
+    assert followed(Dead(tmp_path, dead=False), loads.CommandLoad, 0.3).status == 0
+    assert followed(Dead(tmp_path, dead=False), client.Client, 60).late
+    with pytest.raises(Fault, match="it died in the measurement"):
+        followed(Dead(tmp_path), loads.CommandLoad, 60)
 
 
 def test_a_port_that_somebody_took_is_said(folder, monkeypatch):

@@ -394,8 +394,8 @@ class MemoryExpectation:
 
     `rule` within: nearly all of the pages on `nodes`; shares: its part on each of `nodes`, equal
     ones, or by `weights`. How nearly is a constant of `trial.proof`: no plan can widen it. With
-    `policy` only memory that has that policy is judged. `why` says why a placement is only an
-    outcome.
+    `policy` only large mappings that have that policy are judged. `why` says why a placement is
+    only an outcome.
     """
 
     proof: str  # required, outcome, none
@@ -661,7 +661,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class MemoryProof:
-    """Where the pages of a workload were. Shares are of 1, by node."""
+    """Where the pages of a workload were. Shares are of 1, by node.
+
+    `interleaved_bytes` are those of its large mappings that have this policy.
+    """
 
     ok: Optional[bool]
     reason: Optional[Reason] = None

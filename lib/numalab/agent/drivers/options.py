@@ -5,7 +5,9 @@ Every check returns the value or raises Fault, which says what may be written in
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
 import subprocess
 from dataclasses import dataclass
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
@@ -137,7 +139,7 @@ def _sum(found: Sequence[Cache]) -> Optional[int]:
 
 
 def answer(path: str, *words: str) -> str:
-    """Return what a program prints on stdout and stderr; Fault where it does not run."""
+    """Return what a program prints on stdout and stderr; Fault where it does not run, or dies."""
     try:
         done = subprocess.run(
             [path, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -145,6 +147,11 @@ def answer(path: str, *words: str) -> str:
         )  # fmt: skip
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise Fault(f"{path} does not run: {error}", "install it anew, or name another") from None
+    if done.returncode < 0:
+        said = f"{path} {' '.join(words)} was killed by signal {-done.returncode}"
+        with contextlib.suppress(ValueError):
+            said += f" ({signal.Signals(-done.returncode).name})"
+        raise Fault(said, "install one that runs on this processor, or name another")
     return done.stdout
 
 

@@ -52,6 +52,7 @@ class Client:
     program = ""
     checkpoint: Optional[bytes] = b""  # what it prints when the measurement begins; None: nothing
     complaints: Sequence[str] = ()  # how lines begin that say why it failed
+    takes_its_time = True  # it ends after ``time_s``; else only the trial's own limit ends it
 
     def __init__(
         self,
@@ -99,7 +100,10 @@ class Client:
                 ) from None
 
     def look(self) -> bool:
-        """Look once: note what is new; tell whether it has ended. One far too late is killed."""
+        """Look once: note what is new; tell whether it has ended.
+
+        One far too late is killed; Fault where one that may take longer has lost its server.
+        """
         if self.status is not None:
             return True
         pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
@@ -113,8 +117,11 @@ class Client:
             self._begin()
             self.client_before = usage(self.process.pid)
         if time.monotonic() > self._end_due() + GRACE_S and not self.late:
-            self.late = True
-            self.process.kill()
+            if self.takes_its_time:
+                self.late = True
+                self.process.kill()
+            else:
+                self.server.check_alive("in the measurement")
         return False
 
     def begun(self) -> bool:

@@ -122,15 +122,22 @@ def _add(sums: Dict[int, int], more: Mapping[int, int]) -> None:
         sums[node] = sums.get(node, 0) + size
 
 
+class _Interleaved(NamedTuple):
+    """A mapping with that policy; ``lump`` is the size of its huge pages, 0 without any."""
+
+    bytes_by_node: Dict[int, int]
+    size: int
+    lump: int
+
+
 @dataclass
 class _Pages:
     """The workload memory of several processes."""
 
     pages: Dict[int, int] = field(default_factory=dict)
-    interleaved: Dict[int, int] = field(default_factory=dict)
+    interleaved: List[_Interleaved] = field(default_factory=list)
     policies: Dict[str, int] = field(default_factory=dict)
     segments: Dict[Tuple[str, str], Dict[int, int]] = field(default_factory=dict)
-    lumps: int = 0
 
     def add(self, mapping: WorkloadMapping, transparent: int) -> None:
         """Add a mapping; ``transparent``: the size of its transparent huge pages, 0 without any."""
@@ -139,14 +146,25 @@ class _Pages:
         if "interleave" in mapping.policy:
             # A page's node follows from its offset in its mapping (interleave_nid() in the
             # kernel's mm/mempolicy.c): each mapping can give a node one page too many.
-            self.lumps += max(mapping.huge_bytes, transparent)
-            _add(self.interleaved, mapping.bytes_by_node)
+            lump = max(mapping.huge_bytes, transparent)
+            self.interleaved.append(_Interleaved(mapping.bytes_by_node, size, lump))
         if mapping.shared:
             segment = self.segments.setdefault((mapping.start, mapping.shared), {})
             for node, part in mapping.bytes_by_node.items():
                 segment[node] = max(segment.get(node, 0), part)
         else:
             _add(self.pages, mapping.bytes_by_node)
+
+    def large_interleaved(self) -> List[_Interleaved]:
+        """Return the interleaved mappings that are at least half as large as the largest.
+
+        The smaller ones of a JVM prove nothing. Its survivor spaces move through the young
+        generation, and pages that lie on a node already stay there when they get the policy
+        (numa_setup_pages() in HotSpot's gc/parallel/mutableSpace.cpp calls mbind(2) without
+        MPOL_MF_MOVE). Its code cache and tables are touched here and there.
+        """
+        most = max((one.size for one in self.interleaved), default=0)
+        return [one for one in self.interleaved if 2 * one.size >= most]
 
 
 def _from_numa_maps(
@@ -176,17 +194,22 @@ def _from_numa_maps(
         read += 1
     for segment in found.segments.values():
         _add(found.pages, segment)
+    large = found.large_interleaved()
+    interleaved: Dict[int, int] = {}
+    for one in large:
+        _add(interleaved, one.bytes_by_node)
+    judged = large if expects.policy == "interleave" else found.interleaved
     return MemoryProof(
         ok=None,
         source="numa_maps",
         pages_bytes=found.pages,
-        interleaved_bytes=found.interleaved,
+        interleaved_bytes=interleaved,
         mixed_bytes=mixed,
         processes=read,
         resident_bytes=resident or None,  # of the largest process, files included
         policies=found.policies,
         page_bytes=os.sysconf("SC_PAGE_SIZE"),
-        lumps=found.lumps,
+        lumps=sum(one.lump for one in judged),
     )
 
 
@@ -322,8 +345,8 @@ _Verdict = Tuple[Optional[bool], Optional[Reason]]
 def _judge_memory(expects: MemoryExpectation, memory: MemoryProof) -> _Verdict:
     """Return whether memory is as required, None where it cannot tell, with the reason.
 
-    With ``policy: interleave`` only what the workload itself gave that policy is judged, whatever
-    the policy of its other memory is.
+    With ``policy: interleave`` only large mappings are judged that the workload itself gave that
+    policy, whatever the policy of its other memory is.
     """
     if expects.proof != "required":
         return True, None

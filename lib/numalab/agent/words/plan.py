@@ -32,6 +32,17 @@ def _budget_too_small(fields: Fields) -> str:
     )
 
 
+def _option_differs(fields: Fields) -> str:
+    value, its = (_as_size(fields[name]) for name in ("value", "its"))
+    return f"{fields['option']} is {value} here, {its} in {fields['cell']}"
+
+
+def _as_size(value: Any) -> Any:
+    """Return a number of bytes in binary units: that is what whole pages above 1 MiB are."""
+    whole = isinstance(value, int) and value >= 1 << 20 and value % 4096 == 0
+    return units.size(value) if whole else value
+
+
 def _without(what: str) -> Template:
     def said(fields: Fields) -> str:
         nodes = str(fields["node"])
@@ -137,7 +148,7 @@ SENTENCES: Dict[str, Template] = {
     ),
     "may-run-on": "may run on {count:n allowed CPU} ({cpus})",
     "one-thread-per-core": "one hardware thread per core; memory by first touch",
-    "option-differs": "{option} is {value} here, {its} in {cell}",
+    "option-differs": _option_differs,
     "page-cache-must-go": (
         "needs {need_bytes:size}, free is {free_bytes:size}: page cache must make room first"
     ),

@@ -102,6 +102,8 @@ SENTENCES: Dict[str, Template] = {
         f"{said['service']} needs {said['needs']}, and this host has none of: "
         f"{', '.join(said['candidates'])}"
     ),
+    "service-folder-missing": "the file of {service} names files of its own folder ({{here}}: "
+    "{folder}), and this host has no such folder",
     "port-taken": _about_instance("another program listens on port {port}"),
     "service-not-warmed": _about_server("could not be warmed up: {error}"),
     "service-not-warm": (

@@ -266,7 +266,7 @@ def _check_options(service: Service) -> None:
             raise WrongService(("memory",), f"there is no option {one!r}")
 
 
-def _lines(service: Service) -> Iterator[Tuple[Tuple[str, ...], str, bool]]:
+def lines(service: Service) -> Iterator[Tuple[Tuple[str, ...], str, bool]]:
     """Yield every command line: its key, itself, whether it is of the load."""
     yield ("version",), service.version, False
     yield ("start",), service.start, False
@@ -285,7 +285,7 @@ def _lines(service: Service) -> Iterator[Tuple[Tuple[str, ...], str, bool]]:
 
 def _check_words(service: Service) -> None:
     own = {*service.needs, *service.options, *OWN_WORDS}
-    for key, line, of_load in _lines(service):
+    for key, line, of_load in lines(service):
         known = own | set(LOAD_WORDS) if of_load else own | {"connections"}
         try:
             shlex.split(line)
@@ -329,6 +329,9 @@ def _check_pattern(key: Tuple[str, ...], figure: Figure) -> None:
     why = wrong_pattern(figure.find)
     if why:
         raise WrongService(key, f"the pattern {figure.find!r}: {why}")
+    its = unit_of(key[-1], figure)
+    if figure.unit not in ("", its, *(_UNITS_MS if its == "ms" else ())):
+        raise WrongService(key, f"{key[-1]} is in {its}, and {figure.unit!r} cannot become that")
 
 
 def _among(key: Tuple[str, ...], value: str, names: Sequence[str]) -> None:
@@ -381,8 +384,8 @@ def words(line: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> Lis
 
 
 def unit_of(name: str, figure: Figure) -> str:
-    """Return the unit of a metric: as written, else what its name says."""
-    return figure.unit or _UNITS.get(name) or ("ms" if name.startswith("latency_") else "count")
+    """Return the unit of a metric: what its name says, else as written."""
+    return _UNITS.get(name) or ("ms" if name.startswith("latency_") else figure.unit or "count")
 
 
 def wrong_pattern(pattern: str) -> str:
@@ -399,9 +402,10 @@ def wrong_pattern(pattern: str) -> str:
     return ""
 
 
-def find_number(pattern: str, text: str, unit: str = "") -> Optional[float]:
+def find_number(pattern: str, text: str, unit: str = "", printed: str = "") -> Optional[float]:
     """Return the number at ``#`` in the last line that fits a pattern; None where none does.
 
+    ``unit`` is the metric's, ``printed`` that of numbers without a unit of their own.
     ``*`` is one word (no space, comma or quote), a space any white space. A time's own unit
     (``us``, ``ms``, ``s``) is turned into that of the metric, where that is one; ``k``, ``M`` and
     ``G`` are thousands.
@@ -419,14 +423,20 @@ def find_number(pattern: str, text: str, unit: str = "") -> Optional[float]:
     if not found:
         return None
     value, suffix = float(found[1].replace(",", "")), found[2]
-    if suffix in _UNITS_MS and unit in _UNITS_MS:
+    if suffix is None and printed in _UNITS_MS:
+        suffix = printed
+    if suffix != unit and suffix in _UNITS_MS and unit in _UNITS_MS:
         return value * _UNITS_MS[suffix] / _UNITS_MS[unit]
     return value * _TIMES.get(suffix or "", 1.0)
 
 
 def numbers(figures: Mapping[str, Figure], text: str) -> Dict[str, float]:
     """Return the numbers of figures with a pattern that a text holds."""
-    found = {n: find_number(f.find, text, unit_of(n, f)) for n, f in figures.items() if f.find}
+    found = {
+        name: find_number(one.find, text, unit_of(name, one), one.unit)
+        for name, one in figures.items()
+        if one.find
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

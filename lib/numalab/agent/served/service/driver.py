@@ -32,6 +32,7 @@ from ...paths import published
 from ...rows import row
 from .. import balancer
 from ..driver import KEPT_RATE, SATURATED, Figure, ServedDriver, each, runs_of, share, why_missing
+from ..load import client as load_client
 from . import advice, data, description, loads, options
 from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
 
@@ -67,6 +68,7 @@ class ServiceDriver(ServedDriver):
     def find(self, given: Mapping[str, Any]) -> ToolRecord:
         """Return the programs of the service; Fault when one is missing."""
         service = _service(given)
+        _check_here(service)
         programs = {name: _program(service, name, c) for name, c in service.needs.items()}
         version = _version(service, programs)
         title = f"{service.name} {version}".strip()
@@ -132,9 +134,7 @@ class ServiceDriver(ServedDriver):
         """As of the base: an option of the service does."""
         return bool(given.get("interleaves"))
 
-    def data_set(
-        self, found: ToolRecord, given: Mapping[str, Any]
-    ) -> Optional[data.PreparedData]:
+    def data_set(self, found: ToolRecord, given: Mapping[str, Any]) -> Optional[data.PreparedData]:
         """As of the base."""
         return data.PreparedData(found, given) if given["data"] else None
 
@@ -242,7 +242,7 @@ class ServiceDriver(ServedDriver):
             used = float((run.get("balancer") or {}).get("cpu_s", 0.0))
             if used > SATURATED * run["elapsed_s"]:
                 return reason("balancer-was-the-limit", share=used / run["elapsed_s"])
-            busiest = loads.results(_Own(run, records).records).get("busiest_thread", 0.0)
+            busiest = _Own(run, records).results.get("busiest_thread", 0.0)
             if busiest > SATURATED and not given["client_shares"]:
                 return reason("client-was-the-limit", client=self.client, share=busiest)
         return super().unverified(records, given)
@@ -293,7 +293,7 @@ class _Own:
         self.records = [
             r for r in records if r is not run and (r.get("instance"), r.get("phase")) == of
         ]
-        self.results = loads.results(self.records)
+        self.results = load_client.results_of(self.records)
         counted = {**(run.get("status") or {}), **self.results}
         self.requests: Optional[float] = counted.get("answered", counted.get("requests"))
         self.rate = self.results.get("requests_per_second", 0.0)
@@ -308,7 +308,7 @@ def _of_cell(runs: Sequence[_Own]) -> List[Figure]:
     for name in names:
         figure = description.Figure(**figures.get(name, {}))
         values = [(one.results.get(name), one.rate) for one in runs]
-        unit = figure.unit or _USUAL.get(name) or description.unit_of(name, figure)
+        unit = _USUAL.get(name) or description.unit_of(name, figure)
         if name != "cpu_per_request":
             found.append((name, _together(name, values, buckets), unit))
     requests = _sum([one.requests for one in runs])
@@ -394,6 +394,17 @@ def _seats(service: Service, resolved: Mapping[str, Any]) -> Dict[str, str]:
     if service.balancer == NO_BALANCER or resolved["client_shares"] or len(cpus) < 2:
         return {"balancer_cpus": resolved["client_cpus"]}
     return {"client_cpus": cpulist.format(cpus[:-1]), "balancer_cpus": str(cpus[-1])}
+
+
+def _check_here(service: Service) -> None:
+    """Raise NotHere for a service that names files beside its own, on a host without its folder."""
+    here = os.path.expanduser(service.here)
+    named = [line for _, line, _ in description.lines(service)] + list(service.files.values())
+    if any("{here}" in text for text in named) and not os.path.isdir(here):
+        raise NotHere(
+            reason("service-folder-missing", service=service.name, folder=service.here),
+            "put it there on that host; what stands under `files` is carried to every host",
+        )
 
 
 def _program(service: Service, name: str, candidates: Sequence[str]) -> str:

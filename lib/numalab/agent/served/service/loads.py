@@ -23,10 +23,14 @@ PHASES = (SATURATION, RATE)
 
 
 class CommandLoad(Client):
-    """A program that prints its figures and ends by itself: all of its run is measured."""
+    """A program that prints its figures and ends by itself: all of its run is measured.
+
+    How long that takes is its own matter: it may do a fixed number of requests.
+    """
 
     program = "the load's command"
     checkpoint = None
+    takes_its_time = False
 
 
 def client_class(load: Load) -> type[Client]:
@@ -88,11 +92,6 @@ def parse(kind: str, figures: Mapping[str, Any], text: str) -> List[Record]:
         raise Fault("the patterns of the load's figures are not those of a service")
     found = description.numbers(known, text)
     return [{"kind": "result", "name": name, "value": value} for name, value in found.items()]
-
-
-def results(records: Sequence[Record]) -> Dict[str, float]:
-    """Return the results among a run's records, by name."""
-    return http.results_of(records)
 
 
 def histogram(records: Sequence[Record]) -> List[Record]:
