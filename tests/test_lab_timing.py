@@ -190,6 +190,18 @@ def test_a_turn_is_not_timed_by_the_clock_before_the_models():
         assert ("--clock-later" in words) == timed
 
 
+@pytest.mark.parametrize(
+    ("experiment", "code"),
+    [("core-to-core", "needs-a-finer-model"), ("placement", "needs-seconds-of-a-model")],
+)
+def test_what_the_model_cannot_tell_is_left_out_and_why(experiment, code):
+    request = replace(experiments.load(experiment).request("quick", "h"), budget_s=None)
+    machine = topologies.topology()
+    there, here = (make.make(request, replace(machine, timed=on)) for on in (False, True))
+    assert code not in {one.reason.code for one in there.skipped}
+    assert code in {one.reason.code for one in here.skipped}
+
+
 def test_a_plan_for_a_timed_host_is_a_machines_but_takes_longer():
     request = replace(experiments.load("stream").request("quick", "h", seed=1), budget_s=None)
     machine = topologies.topology()

@@ -126,6 +126,8 @@ class Allocation(Driver):
         if scenario not in ("touch", "oversubscribe"):
             out["other_node"], out["other_cpu"] = _other(host, home, cpus)
         if scenario == "balance":
+            if host.timed:
+                raise NotHere(reason("needs-seconds-of-a-model"))
             out["seconds"] = check.seconds("seconds", options.get("seconds", 5), 0.1, 3600)
         if scenario == "oversubscribe":
             _check_kill(host.root)

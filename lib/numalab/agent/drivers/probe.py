@@ -96,6 +96,8 @@ class Probe(Driver):
         if mode in ("core-to-core", "loaded") and len(numbers) < 2:
             raise NotHere(reason("needs-two-cpus", mode=mode))
         if mode == "core-to-core":
+            if host.timed:
+                raise NotHere(reason("needs-a-finer-model"))
             return _core_to_core(options, host, numbers)
         threads = 1 if mode == "latency" else options.get("threads", "all")
         threads = check.threads(threads, cpus, host, one_a_cpu=True)

@@ -13,6 +13,13 @@ SENTENCES: Dict[str, Template] = {
         "{threads} threads on {cpus:n CPU}: each needs a CPU of its own; ask for {cpus} or fewer, "
         "or for all"
     ),
+    "needs-a-finer-model": (
+        "the CPUs of this host's memory model may be further apart in time than a line takes from "
+        "one core to another"
+    ),
+    "needs-seconds-of-a-model": (
+        "balancing takes seconds, and the emulator needs minutes for a second of its memory model"
+    ),
     "needs-two-cpus": "{mode} needs 2 CPUs; bind it to 2 or more",
     "needs-two-threads": (
         "loaded latency needs 2 threads: one measures while the others read; bind it to 2 CPUs or "
