@@ -336,6 +336,7 @@ forgery("raw files renamed", "proof.json.gz", _renamed)
 PROOF = "remote-0-1.proof.json.gz"
 _of_raw("stdout", "a number", "3836.24", "9836.24", "remote-0-1.stdout.gz", rehashed=False)
 _of_raw("stdout", "another version", "sysbench 1.0.20", "sysbench 1.0.19", "")
+_of_raw("stdout", "other primes", "limit: 20000", "limit: 10000", "remote-0-1.stdout.gz")
 _of_raw("stdout", "cut", "General statistics", "", JOURNAL)
 _of_raw("proof", "pages elsewhere", '"pages_bytes": {"1"', '"pages_bytes": {"0"', PROOF)
 _of_raw("proof", "shares", '"shares": {"1": 1.0}', '"shares": {"1": 0.5}', PROOF)
@@ -380,6 +381,55 @@ forgery("a raw file missing", "remote-0-1.stderr.gz",
 forgery("the sums missing", store.SUMS, lambda run: (run.folder / store.SUMS).unlink(), False)
 
 
+# --- what is recorded, twice or by counters -------------------------------------------------------
+
+COLLECT = "collect.json.gz"
+
+
+def _copied(run: Forged) -> None:
+    """Let the first trial of a cell be its second one, too."""
+    one, two = run.line(), run.line(block=2)
+    for kind, name in one["raw"].items():
+        shutil.copy(run.folder / name, run.folder / two["raw"][kind])
+
+
+def _swapped_collections(run: Forged) -> None:
+    one, two = (run.folder / run.lines[place]["raw"]["collect"] for place in (0, 5))
+    held = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(held)
+
+
+def _in_record(run: Forged, line: Dict[str, Any], kind: str, change: Callable[[Any], Any]) -> None:
+    """Change a raw file that is JSON."""
+    path = run.folder / line["raw"][kind]
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    before = json.dumps(data)
+    change(data)
+    assert json.dumps(data) != before, "nothing was forged"
+    path.write_bytes(gzip.compress(json.dumps(data).encode(), mtime=0))
+
+
+def _of_record(kind: str, name: str, change: Callable[[Any], Any]) -> None:
+    end = {"rusage": "rusage.json.gz", "collect": COLLECT}[kind]
+    forgery(f"raw {kind} {name}", end, lambda run: _in_record(run, run.line(), kind, change))
+
+
+PERF = {"events": [{"event": "cycles", "value": 1.0, "name": "cycles", "unit": "count",
+                    "running_percent": None, "user_only": False, "why": None}],
+        "raw": "", "argv": []}  # fmt: skip
+forgery("raw files copied", "rusage.json.gz", _copied)
+forgery("raw collections swapped", COLLECT, _swapped_collections)
+_of_record("rusage", "more than its CPUs can", lambda usage: usage.update(user_s=99.0))
+_of_record("rusage", "below nothing", lambda usage: usage.update(system_s=-1.0))
+_of_record("collect", "counter falls", lambda d: d["numastat"]["0"].update(numa_hit=[9, 1]))
+_of_record("collect", "perf's events", lambda found: found.update(perf=PERF))
+_of_trial("warnings", to=[{"code": "disturbed", "fields": {"share": 0.9, "names": []}}])
+_of_manifest("times", "total_s", to=1.0)
+_of_manifest("changes", to=[{"name": "vm.swappiness", "before": "60", "restored": True,
+                             "reason": None}])  # fmt: skip
+
+
 @pytest.mark.parametrize(("change", "file", "rehashed"), FORGERIES)
 def test_a_forgery_is_found_and_its_file_named(honest, tmp_path, change, file, rehashed):
     for rehash in (False, True) if rehashed else (False,):
@@ -403,5 +453,136 @@ def test_no_forger_escapes_by_naming_another_commit(honest, tmp_path, commit):
         assert not found.as_dict()["publishable"] and "must not be published" in found.text()
 
 
-def test_there_are_ninety_kinds_that_both_forgers_are_found_by():
-    assert sum(one.values[2] for one in FORGERIES) >= 90
+def test_there_are_a_hundred_kinds_that_both_forgers_are_found_by():
+    assert sum(one.values[2] for one in FORGERIES) >= 100
+
+
+# --- committed runs: a host with configured timing, services --------------------------------------
+
+RUNS = Path(__file__).parent.parent / "data" / "runs"
+
+
+def _events(change: Callable[[Dict[str, Any]], Any]) -> Callable[[Forged, Dict[str, Any]], None]:
+    """Change what a trial's own process printed, event by event."""
+
+    def changed(run: Forged, line: Dict[str, Any]) -> None:
+        path = run.folder / line["raw"]["stdout"]
+        text = gzip.decompress(path.read_bytes()).decode()
+        events = [json.loads(row) for row in text.splitlines()]
+        for event in events:
+            change(event)
+        assert events != [json.loads(row) for row in text.splitlines()], "nothing was forged"
+        new = "".join(f"{json.dumps(one)}\n" for one in events)
+        path.write_bytes(gzip.compress(new.encode(), mtime=0))
+
+    return changed
+
+
+def _of_model(change: Callable[[Any], Any]) -> Callable[[Forged, Dict[str, Any]], None]:
+    return lambda run, line: _in_record(run, line, "collect", lambda d: change(d["memory model"]))
+
+
+def _elsewhere(event: Dict[str, Any]) -> None:
+    event["threads"] = [{**one, "pinned": 7, "began_on": 7} for one in event["threads"]]
+
+
+def _lost(run: Forged, line: Dict[str, Any]) -> None:
+    line.update(grade="error", reason={"code": "emulator-lost-time", "fields": {}})
+
+
+def _another_visit(event: Dict[str, Any]) -> None:
+    other = {"local:0": "local:0/control", "local:0/control": "local:0"}
+    event["visit"] = other.get(event["visit"], event["visit"])
+
+
+def _gave_up(model: Dict[str, Any]) -> None:
+    counters = model["counters"]
+    counters["gave_up"] = [counters["gave_up"][0], counters["gave_up"][1] + 1]
+
+
+def _clock(model: Dict[str, Any]) -> None:
+    model["counters"]["clock_ps"][1] += 10**15
+
+
+Change = Callable[[Forged, Dict[str, Any]], None]
+TIMED: List[Tuple[str, str, Change]] = [  # each is made in another trial that was verified
+    ("loaded", COLLECT, _of_model(lambda m: m["counters"]["cpu 0"]["loads"].reverse())),
+    ("loaded", JOURNAL, _of_model(_gave_up)),
+    ("loaded", COLLECT, _of_model(lambda m: m.update(cpus="4-7"))),
+    ("loaded", COLLECT, _of_model(lambda m: m.update(instruction_ns=0.1))),
+    ("loaded", COLLECT, _of_model(lambda m: m["counters"].pop("cpu 7"))),
+    ("loaded", COLLECT, _of_model(_clock)),
+    ("loaded", JOURNAL, _lost),
+    ("loaded", "stdout.gz", _events(_elsewhere)),
+    ("loaded", "stdout.gz", _events(lambda e: "bytes" in e and e.update(bytes=64))),
+    ("loaded", "stdout.gz", _events(lambda e: "measure_s" in e and e.update(measure_s=9e9))),
+    ("loaded", "stdout.gz", _events(lambda e: "points" in e and e["points"].pop())),
+    ("tour:latency", "stdout.gz", _events(_another_visit)),
+]  # fmt: skip
+
+
+def _of_client(old: str, new: str) -> Change:
+    def change(event: Dict[str, Any]) -> None:
+        event["text"] = event.get("text", "").replace(old, new)
+
+    return _events(change)
+
+
+def _titled(event: Dict[str, Any]) -> None:
+    if event["event"] == "server":
+        event["title"] = "tomcat 9.9"
+
+
+def _started(event: Dict[str, Any]) -> None:
+    if event["event"] == "server":
+        event["config"] = event["config"].replace("-XX:+AlwaysPreTouch ", "")
+
+
+SERVICES: List[Tuple[str, Change]] = [
+    ("stdout.gz", _events(_titled)),
+    ("stdout.gz", _events(_started)),
+    ("stdout.gz", _events(lambda e: e["event"] == "warm" and e.update(below=0.5))),
+    ("stdout.gz", _of_client('"seed":1', '"seed":2')),
+    ("stdout.gz", _of_client('"connections":', '"connections":9')),
+    ("stdout.gz", _of_client('"mode":"open"', '"mode":"closed"')),
+    (JOURNAL, _of_client('_per_second","value":', '_per_second","value":9')),
+    (JOURNAL, _of_client('"count":1}', '"count":2}')),
+]  # fmt: skip
+
+
+def _newest(host: str, experiment: str) -> Path:
+    return sorted((RUNS / host).glob(f"*Z-{experiment}"))[-1]
+
+
+def _faults_of(forged: Forged, line: Dict[str, Any]) -> List[str]:
+    faults = check.check(forged.folder).faults
+    return [one for one in faults if f"trial {line['trial']} (" in one]
+
+
+def test_forgeries_of_a_run_with_configured_timing_are_found(tmp_path):
+    forged = Forged(shutil.copytree(_newest("intel-2n-timed", "latency"), tmp_path / "run"))
+    good = [line for line in forged.lines if line["grade"] == "verified"]
+    made = []
+    for cell, file, change in TIMED:
+        line = next(line for line in good if cell in line["cell"])
+        good.remove(line)
+        change(forged, line)
+        made.append((f"trial {line['trial']} (", file))
+    bad = next(line for line in forged.lines if line["grade"] == "error" and line["visits"])
+    for one in (bad, *bad["visits"]):
+        one.update(grade="verified", reason=None)
+    made.append((f"trial {bad['trial']} (", JOURNAL))
+    forged.host["timing"]["vcpus"] = "16"
+    made.append(("timing.vcpus", HOST))
+    forged.write(rehash=True)
+    faults = check.check(forged.folder).faults
+    for where, file in made:
+        assert any(where in one and file in one.split(": ")[0] for one in faults), (where, file)
+
+
+@pytest.mark.parametrize(("file", "change"), SERVICES)
+def test_a_forgery_of_a_service_s_run_is_found(tmp_path, file, change):
+    forged = Forged(shutil.copytree(_newest("debian-vm", "service-per-node"), tmp_path / "run"))
+    change(forged, forged.lines[0])
+    forged.write(rehash=True)
+    assert any(file in one.split(": ")[0] for one in _faults_of(forged, forged.lines[0]))

@@ -18,14 +18,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from numalab import launch, rederived, runs, store, untrusted
-from numalab.agent.collectors import memory_model
+from numalab import contradictions, launch, rederived, runs, store, untrusted
 from numalab.agent.contract import (
     ERROR,
     MEASURED,
@@ -48,7 +46,6 @@ DOUBTS = ("below-four-caches", "below-hidden-cache", "not-validated")
 SHOWN = 12  # rows of one table named before "and N more"
 MOST_FOUND, LONGEST = 200, 600  # findings of a kind before "there is more"; characters of one
 MOST_BYTES = 4 << 30  # of the files of a run
-SLACK_S = 1.0  # by which clocks may differ, and a clock be put right
 UNLISTED = (*store.SEALED, store.SUMS)  # not in the manifest's hashes, or only in part
 
 
@@ -127,9 +124,11 @@ def _contents(result: Result) -> None:
             _note(result.faults, _imported(run))
         else:
             _note(result.faults, _records(run))
+            journal = contradictions.Journal(run)
             for trial in run.trials:
                 with store.understood(run.folder, trial.trial):
-                    _note(result.faults, _trial(run, trial))
+                    _note(result.faults, _trial(run, trial, journal))
+            _note(result.faults, (f"{name}: {one}" for name, one in contradictions.of_run(run)))
         _note(result.faults, _tables(run))
     finally:  # many findings end the check
         result.remedy = _remedy(run, len(result.faults) - independent)
@@ -223,21 +222,22 @@ def _order(run: runs.Run) -> Iterator[str]:
     if manifest.status == "imported":  # its moments are those of files
         return
     before = manifest.started
-    if run.trials and _apart_s(before, run.trials[0].started) < -SLACK_S:
+    if (
+        run.trials
+        and contradictions.apart_s(before, run.trials[0].started) < -contradictions.SLACK_S
+    ):
         yield f"manifest.json: the run started {before}, after its first trial"
     for trial in run.trials:
         for name, moment in (("started", trial.started), ("ended", trial.ended)):
-            if _apart_s(before, moment) < -SLACK_S:
+            if contradictions.apart_s(before, moment) < -contradictions.SLACK_S:
                 yield f"journal.ndjson: trial {trial.trial} {name} {moment}, before {before}"
             before = moment
-    if run.trials and manifest.ended and _apart_s(before, manifest.ended) < -SLACK_S:
+    if (
+        run.trials
+        and manifest.ended
+        and contradictions.apart_s(before, manifest.ended) < -contradictions.SLACK_S
+    ):
         yield f"manifest.json: the run ended {manifest.ended}, before its last trial"
-
-
-def _apart_s(earlier: str, later: str) -> float:
-    """Return the seconds between two moments, as all files of a run write them."""
-    one, two = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (earlier, later))
-    return (two - one).total_seconds()
 
 
 def _imported(run: runs.Run) -> Iterator[str]:
@@ -266,7 +266,7 @@ def _records(run: runs.Run) -> Iterator[str]:
             yield f"manifest.json: no cell says under which {name} it was measured"
 
 
-def _trial(run: runs.Run, said: TrialRecord) -> Iterator[str]:
+def _trial(run: runs.Run, said: TrialRecord, journal: contradictions.Journal) -> Iterator[str]:
     """Hold a trial's record and its proofs against its cell and its raw files."""
     where = f"trial {said.trial} ({said.cell})"
     try:
@@ -279,57 +279,29 @@ def _trial(run: runs.Run, said: TrialRecord) -> Iterator[str]:
         yield f"journal.ndjson: {where}: {one}"
     yield from (f"journal.ndjson: {where}: {one}" for one in _spent(trial))
     yield from (f"journal.ndjson: {where}: {one}" for one in _settings(run, said))
+    yield from (f"{name}: {where}: {one}" for name, one in journal.of_trial(trial))
     if said.grade == ERROR:
         return
     for cell in trial.cells():
         recorded, again = trial.proofs_again(cell)
         for one in rederived.differences(recorded, again, "proof"):
             yield f"{said.raw['proof']}: {where}: {one}"
-    yield from (f"{name}: {where}: {one}" for name, one in _across(run, trial))
 
 
 def _spent(trial: rederived.Trial) -> Iterator[str]:
     """Tell where the seconds of a trial cannot be."""
     said = trial.said
-    times, lasted = said.times, _apart_s(said.started, said.ended)
+    times, lasted = said.times, contradictions.apart_s(said.started, said.ended)
     if min(dataclasses.astuple(times)) < 0:
         yield "its times hold negative seconds"
     parts = times.start_s + times.warmup_s + times.measure_s
     for what, part, whole in (
         ("its phases", parts, times.total_s), ("it", times.total_s, lasted),
     ):  # fmt: skip
-        if part > whole + SLACK_S:
+        if part > whole + contradictions.SLACK_S:
             yield f"{what} took {part:.3f} s of {whole:.3f} s"
-    if trial.usage and trial.usage["wall_s"] > times.total_s + SLACK_S:
+    if trial.usage and trial.usage["wall_s"] > times.total_s + contradictions.SLACK_S:
         yield f"its program ran for {trial.usage['wall_s']} s of {times.total_s} s"
-
-
-def _across(run: runs.Run, trial: rederived.Trial) -> Iterator[tuple[str, str]]:
-    """Tell where two raw files of a trial cannot be of one program."""
-    raw, usage, found = trial.said.raw, trial.usage, trial.collected
-    looks = [proof.t_s for proof in trial.proofs]
-    if looks != sorted(looks) or (looks and looks[-1] > usage["wall_s"] + SLACK_S):
-        yield raw["proof"], f"its looks at {looks} s are not within the program's time, in order"
-    told = [
-        {int(node): size for node, size in one["buffers"].items() if size}
-        for kind in ("ready", "result") for one in trial.events(kind)
-        if one.get("nothing_yet") is not True and one.get("buffers")
-    ]  # fmt: skip
-    moved = [
-        dict(proof.memory.pages_bytes)
-        for when in ("before", "after") for proof in trial.proofs
-        if proof.when == when and proof.memory.pages_bytes
-    ]  # fmt: skip
-    if told and moved != told:
-        yield raw["proof"], f"its memory is where its program ({raw['stdout']}) had none"
-    if found is not None:
-        if found.get("collected_s", 0.0) > usage["wall_s"] + SLACK_S:
-            yield raw["collect"], "the collectors looked for longer than its program ran"
-        if bool(found.get(memory_model.SOURCE)) != bool(run.host.timing):
-            yield raw["collect"], "host.json says otherwise whether memory's timing is configured"
-    for version in trial.versions():
-        if version not in str(run.plan.tool.version):
-            yield "manifest.json", f"its tool is {run.plan.tool.version}, its output of {version}"
 
 
 def _settings(run: runs.Run, trial: TrialRecord) -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from numalab import experiments, home, runs, store, untrusted
 from numalab.agent import cpulist, drivers
-from numalab.agent.collectors import event_files
+from numalab.agent.collectors import event_files, memory_model
 from numalab.agent.contract import (
     CONFIGURED,
     COUNTED,
@@ -42,6 +42,7 @@ from numalab.agent.contract import (
     Tour,
     TrialRecord,
     TrialTimes,
+    dumps,
     reason,
     to_json,
 )
@@ -55,8 +56,9 @@ MOST_LOOKS = 100_000  # at the placement of one trial: two at every pair of 200 
 _SIZES = ("array", "bytes", "size")  # options that free memory may limit
 _NEARLY = 0.1  # how far such a size may be from what the recorded memory gives
 _NOTES_OF_THE_MOMENT = ("page-cache-must-go",)
+EMULATOR = "emulator-lost-time"
 # Failures of a trial whose program ended well: the host, not the program, tells of them.
-_UNSEEN = ("setting-changed-by-others", "setting-unreadable", "emulator-lost-time", "no-room")
+_UNSEEN = ("setting-changed-by-others", "setting-unreadable", EMULATOR, "no-room")
 
 
 def differences(
@@ -143,7 +145,14 @@ def host(run: runs.Run) -> HostRecord:
     """Return the host's record with what follows from its CPUs and its state."""
     said = run.host
     emulated, why = state.emulated(said.topology, said.before)
-    return replace(said, emulated=emulated, emulated_why=why, topology=_shape(said.topology))
+    shape = _shape(said.topology)
+    due = {"vcpus": str(len(shape.cpus)), "nodes": str(len(shape.nodes))}
+    timing = (
+        {key: due.get(key, value) for key, value in said.timing.items()}
+        if said.timing
+        else said.timing
+    )
+    return replace(said, emulated=emulated, emulated_why=why, topology=shape, timing=timing)
 
 
 def _shape(said: Host) -> Host:
@@ -318,7 +327,7 @@ class Trial:
     def due(self) -> TrialRecord:
         """Return the record as it follows from the plan, the raw files and the proofs."""
         said, tool = self.said, self.run.plan.tool
-        graded = [self.grade(one) for one in self._visited()]
+        graded = [self.grade(one) for one in self.visited()]
         grade, why = trials.together(graded)
         ended = self.usage or {}
         return replace(
@@ -334,7 +343,7 @@ class Trial:
             visits=tuple(graded) if isinstance(self.cell, Tour) else (),
             bound=self._bound(),
             times=self._times(),
-            warnings=(*said.warnings, *self._unsaid()),
+            warnings=self._warnings(),
         )
 
     def _kinds(self) -> list[str]:
@@ -389,19 +398,23 @@ class Trial:
         lines = store.read_raw(self.run.folder, name).splitlines()
         return [one for one in map(_object, lines) if one.get("event") == kind]
 
-    def _unsaid(self) -> list[Reason]:
-        """Return the warnings that follow from the raw files, and are not in the record."""
+    def _warnings(self) -> tuple[Reason, ...]:
+        """Return the warnings, those that follow from the raw files made again."""
         if self.said.grade == ERROR:
-            return []
+            return self.said.warnings
         due = trials.disturbance(self.collected)
         for cell in self.cells():
             due += self.driver.doubts(self.own(cell.id), cell.options)
-        said = {one.code for one in self.said.warnings}
-        return [one for one in due if one.code not in said]
+        codes = {"disturbed", *(one.code for one in due)}
+        said = [one for one in self.said.warnings if one.code in codes]
+        if sorted(map(dumps, said)) == sorted(map(dumps, due)):
+            return self.said.warnings
+        return (*(one for one in self.said.warnings if one.code not in codes), *due)
 
     # --- grades ---------------------------------------------------------------------------------
 
-    def _visited(self) -> list[str]:
+    def visited(self) -> list[str]:
+        """Return the cells that it measures, in the order in which it has to."""
         plan, said = self.run.plan, self.said
         return tours.order(plan.visited(said.cell), plan.request.seed, said.block)
 
@@ -439,7 +452,8 @@ class Trial:
         told = said.reason.code if said.reason else ""
         if told and said.grade == ERROR:  # of several reasons the first one counted
             seen = due.grade == ERROR or self._failed
-            return said if seen or told in _UNSEEN or not self.said.raw else due
+            unseen = told in _UNSEEN and (told != EMULATOR or not self.collected)
+            return said if seen or unseen or not self.said.raw else due
         if (due.grade, said.grade, told) == (VERIFIED, UNVERIFIED, "held-back"):
             return said
         return due
@@ -453,6 +467,8 @@ class Trial:
     def _by_output_and_proofs(self, id: str) -> Graded:
         cell, ended = self.run.cells[id], self.usage or {}
         own = self.own(id)
+        if memory_model.lost(self.collected or {}):
+            return Graded(id, ERROR, reason(EMULATOR))
         quit_late = any(one.code == "tool-did-not-quit" for one in self.said.warnings)
         if ended.get("signal") is not None and not quit_late:
             return Graded(id, ERROR, reason("tool-killed", signal=ended["signal"], said=""))

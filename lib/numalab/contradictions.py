@@ -1,0 +1,258 @@
+"""Where the files of a run contradict each other, though each of them could be by itself.
+
+What is found is told as (file, sentence). ``numalab check`` asks for it trial by trial, in the
+order of the journal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from numalab import rederived, runs, store, untrusted
+from numalab.agent import cpulist
+from numalab.agent.collectors import memory_model, numastat, perf
+from numalab.agent.contract import ERROR, HANDSHAKE, Cell, Record, Tour, TrialRecord
+
+SLACK_S = 1.0  # by which clocks may differ, and a clock be put right
+_AT_ONCE_S = 8.0  # from a trial to the next: no machine starts again in that time
+_ECHOED = ("mode", "bytes", "array_bytes", "seed")  # options that an output repeats
+_TWICE = ("rusage", "collect")  # raw files that no two trials can have alike
+
+Found = Iterator[tuple[str, str]]
+
+
+def apart_s(earlier: str, later: str) -> float:
+    """Return the seconds between two moments, as all files of a run write them."""
+    one, two = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (earlier, later))
+    return (two - one).total_seconds()
+
+
+class Journal:
+    """The trials of a run as they come: each is held against itself and those before it."""
+
+    def __init__(self, run: runs.Run) -> None:
+        self.run = run
+        self._last: TrialRecord | None = None
+        self._counted: dict[str, float] = {}  # what the counters had come to then
+        self._seen: dict[str, int] = {}  # trials by the hashes of their raw files
+
+    def of_trial(self, trial: rederived.Trial) -> Found:
+        """Yield what contradicts in the raw files of the next trial."""
+        yield from self._copied(trial)
+        if trial.said.grade != ERROR:
+            yield from _of_program(trial)
+            yield from _of_cells(trial)
+        if trial.collected is not None:
+            yield from self._counters(trial)
+            yield from _of_collection(self.run, trial)
+
+    def _copied(self, trial: rederived.Trial) -> Found:
+        talks = ("stdout",) if trial.driver.protocol == HANDSHAKE else ()
+        for kind in (*_TWICE, *talks):
+            name = trial.said.raw.get(kind, "")
+            digest = trial.said.sha256.get(name)
+            if digest is None or not store.read_raw(self.run.folder, name):
+                continue
+            other = self._seen.setdefault(digest, trial.said.trial)
+            if other != trial.said.trial:
+                yield name, f"it is that of trial {other}, byte by byte"
+
+    def _counters(self, trial: rederived.Trial) -> Found:
+        """Counters of the kernel, and of the memory model, never fall while a machine runs."""
+        said, before = trial.said, self._last
+        follows = before is not None and apart_s(before.ended, said.started) < _AT_ONCE_S
+        counted: dict[str, float] = {}
+        for name, (first, last) in _pairs(trial.collected):
+            counted[name] = last
+            if last < first:
+                yield said.raw["collect"], f"{name} falls from {first} to {last}"
+            if follows and first < self._counted.get(name, first):
+                past = self._counted[name]
+                yield said.raw["collect"], f"{name} begins at {first}, and was {past} before"
+        self._last, self._counted = said, counted
+
+
+def _pairs(collected: Mapping[str, Any]) -> Iterator[tuple[str, list[float]]]:
+    model = (collected.get(memory_model.SOURCE) or {}).get("counters") or {}
+    for part in (collected.get(numastat.SOURCE) or {}, model):
+        yield from _leaves(part, ())
+
+
+def _leaves(part: Any, path: tuple[str, ...]) -> Iterator[tuple[str, list[float]]]:
+    if isinstance(part, dict):
+        for key, inner in part.items():
+            yield from _leaves(inner, (*path, key))
+    else:
+        yield " ".join(path), part
+
+
+# --- one program ----------------------------------------------------------------------------------
+
+
+def _of_program(trial: rederived.Trial) -> Found:
+    """Tell where two raw files of a trial cannot be of one program."""
+    raw, usage = trial.said.raw, trial.usage
+    wall, *used = (usage[name] for name in ("wall_s", "user_s", "system_s"))
+    cpus = trial.run.host.topology.threads
+    if min(wall, *used) < 0 or sum(used) > (wall + SLACK_S) * cpus:
+        yield raw["rusage"], f"{used} s of CPU time in {wall} s on {cpus} CPUs cannot be"
+    looks = [proof.t_s for proof in trial.proofs]
+    if looks != sorted(looks) or (looks and looks[-1] > usage["wall_s"] + SLACK_S):
+        yield raw["proof"], f"its looks at {looks} s are not within the program's time, in order"
+    told = [
+        {int(node): size for node, size in one["buffers"].items() if size}
+        for kind in ("ready", "result") for one in trial.events(kind)
+        if one.get("nothing_yet") is not True and one.get("buffers")
+    ]  # fmt: skip
+    moved = [
+        dict(proof.memory.pages_bytes)
+        for when in ("before", "after") for proof in trial.proofs
+        if proof.when == when and proof.memory.pages_bytes
+    ]  # fmt: skip
+    if told and moved != told:
+        yield raw["proof"], f"its memory is where its program ({raw['stdout']}) had none"
+    measured = sum(float(one.get("measure_s") or 0.0) for one in trial.events("result"))
+    if measured > usage["wall_s"] + SLACK_S:
+        yield raw["stdout"], f"it says that it measured for {measured} s of {usage['wall_s']} s"
+    for version in trial.versions():
+        if version not in str(trial.run.plan.tool.version):
+            said = f"its tool is {trial.run.plan.tool.version}, its output of {version}"
+            yield raw["stdout"], f"{said} (manifest.json)"
+
+
+def _of_collection(run: runs.Run, trial: rederived.Trial) -> Found:
+    """Tell where what the collectors saw cannot have been while this trial was measured."""
+    name, found, usage = trial.said.raw["collect"], trial.collected, trial.usage
+    lasted = found.get("collected_s", 0.0)
+    if usage and lasted > usage["wall_s"] + SLACK_S:
+        yield name, "the collectors looked for longer than its program ran"
+    counted = found.get(perf.SOURCE) or {}
+    for part in (counted.get("instances") or {"": counted}).values():
+        lines = perf.counts(part["raw"]) if part.get("raw") else {}
+        for event in part.get("events", ()):
+            line = lines.get(event["event"])
+            if event["value"] is not None and (line is None or line.value != event["value"]):
+                yield name, f"perf's {event['event']} is not what its output says"
+    model = found.get(memory_model.SOURCE)
+    if bool(model) != bool(run.host.timing) and trial.said.grade != ERROR:
+        yield name, "host.json says otherwise whether memory's timing is configured"
+    if model:
+        counters = model["counters"]
+        cpus = {f"cpu {cpu.number}" for cpu in run.host.topology.cpus}
+        clock_s = (counters["clock_ps"][1] - counters["clock_ps"][0]) / 1e12
+        due = float(run.host.timing.get("instruction_ns", model["instruction_ns"]))
+        if cpus != {key for key in counters if key.startswith("cpu ")}:
+            yield name, "the model counted other CPUs than host.json has"
+        if model["cpus"] != trial.cell.cpus or model["instruction_ns"] != due:
+            yield name, "the model's CPUs or its time of an instruction are not those of the cell"
+        if clock_s > lasted + SLACK_S:
+            yield name, f"the model's clock went on for {clock_s:.1f} s of {lasted} s"
+
+
+# --- what a tool says of itself -------------------------------------------------------------------
+
+
+def _of_cells(trial: rederived.Trial) -> Found:
+    """Tell where a tool's output is of another cell than the trial is, by what it says itself."""
+    name = trial.said.raw["stdout"]
+    visits = [one.get("visit") for one in trial.events("ready")]
+    order = [one for one in trial.visited() if one in visits]
+    if isinstance(trial.cell, Tour) and visits != order:
+        yield name, f"it visited {', '.join(map(str, visits))}, in another order than is planned"
+    for cell in trial.cells():
+        for record in trial.own(cell.id):
+            yield from ((name, one) for one in _of_record(trial, cell, record))
+        yield from ((name, one) for one in _points(trial.own(cell.id), cell.options))
+
+
+def _of_record(trial: rederived.Trial, cell: Cell, record: Record) -> Iterator[str]:
+    kind, options, facts = record.get("kind"), cell.options, trial.run.plan.tool.facts
+    if kind == "setup":
+        due = {key: options[key] for key in _ECHOED if key in options}
+        if "phase" in record and "mode" in record:
+            due["time_s"] = options["saturation_s" if record["phase"] == "saturation" else "time_s"]
+            due["mode"] = "open" if record["rate"] else "closed"
+            if record["connections"] > options["connections"] or record["rate"] > options["rate"]:
+                yield "it asked for more than its cell does"
+        for key, value in due.items():
+            if key in record and record[key] != value:
+                yield f"its {key} is {record[key]}, its cell's is {value}"
+    elif record.get("name") == "prime_limit":  # of sysbench
+        if record["value"] != options.get("cpu_max_prime"):
+            yield f"it looked for primes up to {record['value']}, not {options['cpu_max_prime']}"
+    elif kind == "thread" and cell.cpus is not None:
+        at = [record["pinned"], record["began_on"], record["ended_on"]]
+        if not {one for one in at if one is not None} <= set(cpulist.parse(cell.cpus)):
+            yield f"a thread was on the CPUs {at}, its cell has {cell.cpus}"
+    elif kind in ("server", "balancer"):
+        server = facts.get("server")
+        title = server if kind == "server" else f"HAProxy {facts.get('balancer_version')}"
+        if server and record.get("title") != title:
+            yield f"it was {record.get('title')}, manifest.json says {title}"
+        if kind == "server":
+            yield from _of_server(record, options, facts.get("service") or {})
+    elif kind == "warm":
+        until = (facts["service"]["warm"] or {}).get("until") or {}
+        if any(record[key] != until.get(key) for key in ("counter", "below")):
+            yield "it waited for another condition of the warm-up than its service's"
+
+
+def _of_server(
+    record: Record, options: Mapping[str, Any], service: Mapping[str, Any]
+) -> Iterator[str]:
+    """Hold how a server was started against its cell's options and its service."""
+    config, variables = str(record.get("config")), record.get("variables") or {}
+    for key in sorted(set(options) & set(variables)):
+        if str(options[key]) != variables[key] or f"{key} = {variables[key]}\n" not in config:
+            yield f"its {key} is {variables[key]}, its cell's is {options[key]}"
+    literal = [one for one in shlex.split(service.get("start", "")) if one and "{" not in one]
+    lost = [one for one in literal if " " not in one and one not in config.splitlines()[0]]
+    files: Iterable[str] = (service.get("files") or {}).values()
+    if lost or any("{" not in text and text not in config for text in files):
+        yield f"it was not started as its service says{': ' + lost[0] if lost else ''}"
+
+
+def _points(own: list[Record], options: Mapping[str, Any]) -> Iterator[str]:
+    """Tell of points of a loaded latency that were asked for, and are not there."""
+    loaded = [(one["mix"], one["delay"]) for one in own if one.get("kind") == "loaded"]
+    if loaded and "delays" in options and "mixes" in options:
+        asked = [(mix, delay) for mix in options["mixes"] for delay in options["delays"]]
+        if sorted(loaded) != sorted(asked):
+            yield f"it measured {len(loaded)} points, its cell has {len(asked)}"
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+def of_run(run: runs.Run) -> Found:
+    """Yield what manifest.json says of times and changes, and the trials or the host do not."""
+    said = run.manifest
+    trials_s = sum(one.times.total_s for one in run.trials)
+    if said.ended and said.times.get("total_s", trials_s) < trials_s - SLACK_S:
+        yield "manifest.json", f"its trials took {trials_s:.1f} s of {said.times['total_s']} s"
+    noted = {one.name for one in said.changes}
+    if (run.folder / "changes.json").exists():
+        kept = untrusted.parse_json(
+            untrusted.read_bytes(run.folder, "changes.json", untrusted.MIB),
+            run.folder / "changes.json",
+        )
+        due = {(one["name"], one["before"], bool(one["restored"])) for one in kept["changes"]}
+        told = {(one.name, one.before, one.restored) for one in said.changes}
+        for one in sorted(due - told, key=str):
+            yield "manifest.json", f"changes.json tells of a change of {one[0]} that is not there"
+    made = {name for trial in run.trials for name in _changed(run, trial)}
+    for name in sorted(made - noted):
+        yield "manifest.json", f"{name} was changed for a cell, and no change of it is noted"
+    asked = {name for cell in run.plan.started.values() for name in cell.changes}
+    for name in sorted(noted - asked):
+        yield "manifest.json", f"a change of {name} is noted, which no cell asks for"
+
+
+def _changed(run: runs.Run, trial: TrialRecord) -> Iterator[str]:
+    cell, before = run.plan.started[trial.cell], run.manifest.settings
+    for name in cell.changes:
+        if name in trial.settings and before.get(name) not in (None, trial.settings[name]):
+            yield name
