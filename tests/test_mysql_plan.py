@@ -25,6 +25,7 @@ from numalab.agent.errors import Fault
 from numalab.agent.plan import make as plan
 from numalab.agent.plan import resolve, show
 from numalab.agent.served import dataset, files
+from numalab.agent.served.mysql import server
 from numalab.agent.served.mysql.data import table_bytes
 from test_mysql_server import DRIVER, fake_server
 
@@ -349,3 +350,18 @@ def test_open_files_are_allowed_up_to_the_hard_limit():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["150 200", "180 200"]
+
+
+@pytest.mark.parametrize("interleaves", [True, False])
+def test_a_recorded_plan_is_made_again_without_any_server(make, tmp_path, monkeypatch, interleaves):
+    """The record may be a stranger's: no program that it names is started."""
+    known = KNOWN if interleaves else KNOWN.replace("innodb_numa_interleave ", "")
+    host = topologies.topology(nodes=2, cores=8)
+    made = make(["local", {"remote": "nearest"}, "unbound"], host, known)
+    for program in ("mysqld", "sysbench"):
+        (tmp_path / program).write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server._look_at.cache_clear()
+    again = plan.again(made, host)
+    assert not (tmp_path / "started").exists()
+    assert again.cells == made.cells and again.order == made.order

@@ -865,6 +865,13 @@ class Driver:
         """Return the tool that is there; Fault when none can be used."""
         raise NotImplementedError
 
+    def of_record(self, plan: Plan) -> Driver:
+        """Return a driver that plans again what a recorded plan holds.
+
+        The plan may be a stranger's: it looks at no program, and starts none.
+        """
+        return self
+
     def prepare(
         self, options: Mapping[str, Any], host: Host, cpus: str, memory_nodes: str
     ) -> Prepared:

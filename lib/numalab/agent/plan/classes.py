@@ -39,18 +39,23 @@ def thinned(
     chosen = _representatives(cells, alike, seed, asked)
     gone = {cell.id for its in alike.values() for cell in its} - {*chosen, *asked}
     stay = {cell.id: cell for cell in cells if cell.id not in gone}
-    alone = {cell.cpu_nodes for cell in stay.values()}
-    alone -= {cell.cpu_nodes for cell in stay.values() if cell.role == BASELINE}
-    for cell in cells:  # what cells of a second node are compared with
-        if cell.role == BASELINE and cell.cpu_nodes in alone:
-            stay[cell.id] = cell
-            alone.remove(cell.cpu_nodes)
+    _keep_baselines(stay, cells)
     for its in alike.values():
         one = next(cell for cell in its if cell.id in chosen)
         if not one.stands_for and any(cell.id not in stay for cell in its):
             notes = tuple(note for note in one.notes if note.code != "equally-far")
             stay[one.id] = replace(one, stands_for=_stands_for(host, one, its), notes=notes)
     return [stay[cell.id] for cell in cells if cell.id in stay]
+
+
+def _keep_baselines(stay: Dict[str, Cell], cells: Sequence[Cell]) -> None:
+    """Add what cells of a second node are compared with."""
+    alone = {cell.cpu_nodes for cell in stay.values()}
+    alone -= {cell.cpu_nodes for cell in stay.values() if cell.role == BASELINE}
+    for cell in cells:
+        if cell.role == BASELINE and cell.cpu_nodes in alone:
+            stay[cell.id] = cell
+            alone.remove(cell.cpu_nodes)
 
 
 def _representatives(

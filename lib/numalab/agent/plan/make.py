@@ -56,6 +56,7 @@ class Environment(NamedTuple):
     forbidden: Mapping[str, Reason] = {}  # as of kernel.forbidden_calls
     missing: Tuple[Reason, ...] = ()  # what a run will lack beside
     tool: Optional[ToolRecord] = None  # that is known to be the one
+    recorded: Optional[Plan] = None  # that is made again
     own: Optional[Mapping[str, str]] = None  # the host's own settings, where they are known
     unfit: Mapping[str, Reason] = {}  # ids of cells that are known not to be measurable, and why
 
@@ -82,7 +83,7 @@ def again(plan: Plan, host: Host) -> Plan:
     free memory are those of now.
     """
     unfit = {one.cell: one.reason for one in plan.skipped if one.reason.code in OF_THE_MOMENT}
-    then = Environment(None, tool=plan.tool, own=plan.settings, unfit=unfit)
+    then = Environment(None, tool=plan.tool, recorded=plan, own=plan.settings, unfit=unfit)
     request = replace(plan.request, budget_s=None, time_limit_s=None)
     made = make(request, replace(host, root="/of a record"), then)  # nothing of this host is read
     return replace(made, request=plan.request, tool=plan.tool)
@@ -112,7 +113,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     if twin:
         first = next(n for n, cell in enumerate(cells) if cell.id == twin.baseline)
         cells.insert(first + 1, twin)
-    outlay = driver.outlay(cells) if cells else None
+    outlay = _outlay(driver, cells, environment)
     fitted = budget.fit(
         cells, request.blocks, request.budget_s,
         lambda left, blocks: _estimate(
@@ -122,7 +123,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     )  # fmt: skip
     if fitted.unfit:
         cells, unfit = fitted.cells, [*unfit, *fitted.unfit]
-        outlay = driver.outlay(cells) if cells else None
+        outlay = _outlay(driver, cells, environment)
     cells, tours = toured(driver, cells)
     looks = request.looks or (budget.looks(fitted.blocks) if request.until is not None else ())
     plan = Plan(
@@ -136,7 +137,10 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         warnings=(),
         # The budget is spent as on a machine: what is measured does not hang on the emulation.
         estimate=_estimate(
-            started(cells, tours), fitted.blocks, outlay, driver.calibration(cells),
+            started(cells, tours),
+            fitted.blocks,
+            outlay,
+            driver.calibration(cells),
             memory_model.SLOWER if host.timed else 1,
         ),
         client=host.client,
@@ -180,6 +184,11 @@ def _permitted(cells: List[Cell], environment: Environment) -> Tuple[List[Cell],
         return cells, []
     barred = [(c, reason("binding-forbidden", why=why)) for c in cells if _has_policy(c)]
     return [cell for cell in cells if not _has_policy(cell)], barred
+
+
+def _outlay(driver: Driver, cells: Sequence[Cell], environment: Environment) -> Optional[Outlay]:
+    """Return what must be prepared here once; for a plan that is made again, nothing."""
+    return driver.outlay(cells) if cells and not environment.recorded else None
 
 
 def with_options(plan: Plan, options: Mapping[str, Any]) -> Plan:
@@ -354,6 +363,8 @@ def _prepare_with_a_tool(
     known = environment.tool
     for name in (known.name,) if known else request.tool.prefer:
         driver = drivers.driver(name)
+        if environment.recorded:
+            driver = driver.of_record(environment.recorded)
         try:
             last = name == request.tool.prefer[-1]
             tool = known or _found(driver, request, host, last)

@@ -10,6 +10,7 @@ from ...contract import (
     Cell,
     Host,
     Outlay,
+    Plan,
     Prepared,
     Reason,
     Record,
@@ -65,6 +66,16 @@ class MySQL(ServedDriver):
         "latency": ("latency_p95", "ms"),
         "errors": ("errors_per_second", "1/s"),
     }
+    recorded: Optional[server.Server] = None  # of a plan that is made again
+
+    def of_record(self, plan: Plan) -> MySQL:
+        """As of the base: the server is as the plan says, none is looked for."""
+        made = MySQL()
+        interleaves = any(cell.options.get(_INTERLEAVE) for cell in plan.cells)
+        known = {_INTERLEAVE: ""} if interleaves else {}
+        vendor, _, version = str(plan.tool.facts.get("server") or "").rpartition(" ")
+        made.recorded = server.Server("", vendor, version, "", known)
+        return made
 
     def find(self, options: Mapping[str, Any]) -> ToolRecord:
         """Return the server's and sysbench's paths and versions; Fault when either is missing."""
@@ -106,7 +117,7 @@ class MySQL(ServedDriver):
         for name in ("tables", "instances", "time_s", "seed"):
             check.whole(name, given[name], 1)
         check.whole("warmup_s", given["warmup_s"], 0)
-        found, part = _server(given), share(host, given["instances"])
+        found, part = self.recorded or _server(given), share(host, given["instances"])
         kept = ("workload", "tables", "instances", "time_s", "warmup_s", "seed", "prefer")
         resolved: Dict[str, Any] = {
             **{name: given[name] for name in kept},
@@ -123,7 +134,8 @@ class MySQL(ServedDriver):
         pool_bytes, parts = sizes.pool(given["pool"], table_bytes(resolved), part)
         resolved.update(pool_bytes=pool_bytes, pool_parts=parts)
         resolved["redo_bytes"] = sizes.redo(resolved, part)
-        server.settings(found, resolved, given["server_options"])  # a Fault here, not in a trial
+        if not self.recorded:
+            server.settings(found, resolved, given["server_options"])  # a Fault here, not later
         if host.root == "/":
             files.check(server.open_files(resolved), resolved["clients"])
             _tables(resolved).check_room()

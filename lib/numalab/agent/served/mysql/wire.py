@@ -32,15 +32,15 @@ class QueryRefused(Refused):
 
 
 class Connection:
-    """A session of one user without a password. Raises QueryRefused, and OSError as sockets do."""
+    """A session of root's, without a password. Raises QueryRefused, and OSError as sockets do."""
 
-    def __init__(self, path: str, user: str = "root", timeout_s: Optional[float] = None) -> None:
+    def __init__(self, path: str, timeout_s: Optional[float] = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._number = 0
         try:
             self._socket.settimeout(timeout_s)
             self._socket.connect(path)
-            self._greet(user)
+            self._greet()
         except BaseException:
             self._socket.close()
             raise
@@ -84,7 +84,7 @@ class Connection:
         """Run a statement whose rows are a name and a value, like SHOW STATUS."""
         return {str(row[0]): row[1] or "" for row in self.query(statement)}
 
-    def _greet(self, user: str) -> None:
+    def _greet(self) -> None:
         greeting = self._receive()
         if greeting[0] != 10:
             raise QueryRefused(0, f"the server speaks protocol {greeting[0]}, not 10")
@@ -95,7 +95,7 @@ class Connection:
         plugin = rest[31 + max(13, rest[20] - 8) :].rstrip(b"\0")
         self._send(
             struct.pack("<IIB23x", _CAPABILITIES, 1 << 24, _UTF8MB4)
-            + user.encode("utf-8")
+            + b"root"
             + b"\0\0"  # the end of the name; an empty answer to the challenge
             + plugin
             + b"\0"
