@@ -1,12 +1,13 @@
 """``numalab lab run`` with a fleet, a guest and an article that pretend."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from numalab import fleet
 from numalab.agent.errors import Fault
-from numalab.lab import guests, inventory, measure
+from numalab.lab import guests, hosts, inventory, measure
 from numalab.pages import report
 
 FOLDER = Path("runs/small/1-host")
@@ -20,6 +21,7 @@ class Lab:
         self.runs = {"small": [FOLDER]}
         self.fails = None
         self.was_up = False
+        self.experiments = []  # that its file names
         self.crashes = 0  # how often the guest dies while it is measured
 
 
@@ -46,6 +48,7 @@ def lab(monkeypatch):
         lab.did.append("up")
         lab.was_up = True
 
+    monkeypatch.setattr(hosts, "load", lambda name: SimpleNamespace(experiments=lab.experiments))
     monkeypatch.setattr(fleet, "run", run)
     monkeypatch.setattr(guests, "look", look)
     monkeypatch.setattr(guests, "up", up)
@@ -67,6 +70,15 @@ def test_a_guest_is_measured_shown_and_ended(lab):
 def test_without_names_everything_is_measured(lab):
     call()
     assert {"host", "latency", "stream"} <= set(lab.did[1])
+
+
+def test_without_names_what_the_hosts_file_names_is_measured(lab, capsys):
+    lab.experiments = ["stream", "host"]
+    call()
+    assert lab.did[1] == ["measured", "stream", "host"]
+    assert "stream, host, as its file says" in capsys.readouterr().out
+    call("latency")
+    assert ["measured", "latency"] in lab.did
 
 
 @pytest.mark.parametrize("was_up", [True, False])

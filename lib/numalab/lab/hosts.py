@@ -37,6 +37,7 @@ class Host(BaseModel):
     memory: int = Field(description="bytes per node")
     distances: list[list[int]]
     timing: Timing | None = Field(default=None, description="configured: see lab/timing")
+    experiments: list[str] = Field(default=[], description="that lab run measures; else all")
     kernel: str = Field(default="", pattern=r"^[\w.,=:/ -]*$", description="words for the kernel")
 
     @field_validator("memory", mode="before")

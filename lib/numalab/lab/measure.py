@@ -9,7 +9,7 @@ from numalab import fleet, session
 from numalab.agent.errors import Fault
 from numalab.pages import report
 
-from . import guests, image, inventory
+from . import guests, hosts, image, inventory
 
 _ATTEMPTS = 6  # an emulated guest crashes now and then; what it measured before is kept
 
@@ -23,13 +23,17 @@ def measure(
     seed: int | None,
     say: image.Say,
 ) -> Path:
-    """Measure experiments (none named: all that have the profile) in a guest; return the article.
+    """Measure experiments in a guest; return the article.
+
+    None named: those that the host's file names, else all that have the profile.
 
     What an experiment sets in the guest is allowed. Afterwards the guest is gone, unless it was
     up before or ``keep`` says to leave it. When not everything could be measured there is an
     article of what could, and Fault; then, and when interrupted, the guest's disk stays, and the
     same call completes what is missing.
     """
+    if not chosen and (chosen := hosts.load(name).experiments):
+        say(f"{name}: measuring {', '.join(chosen)}, as its file says")
     if chosen:
         asked = [session.asked(one, profile, "", seed=seed) for one in dict.fromkeys(chosen)]
     else:
