@@ -518,6 +518,7 @@ TIMED: List[Tuple[str, str, Change]] = [  # each is made in another trial that w
     ("loaded", "stdout.gz", _events(lambda e: "measure_s" in e and e.update(measure_s=9e9))),
     ("loaded", "stdout.gz", _events(lambda e: "points" in e and e["points"].pop())),
     ("tour:latency", "stdout.gz", _events(_another_visit)),
+    ("tour:", JOURNAL, _of_model(_gave_up)),
 ]  # fmt: skip
 
 
@@ -538,7 +539,48 @@ def _started(event: Dict[str, Any]) -> None:
         event["config"] = event["config"].replace("-XX:+AlwaysPreTouch ", "")
 
 
+def _of_event(name: str, **fields: Any) -> Change:
+    return _events(lambda event: event.update(fields) if event["event"] == name else None)
+
+
+def _without(name: str) -> Change:
+    """Leave out what the trial's process printed of one kind."""
+
+    def change(run: Forged, line: Dict[str, Any]) -> None:
+        path = run.folder / line["raw"]["stdout"]
+        rows = gzip.decompress(path.read_bytes()).decode().splitlines(keepends=True)
+        kept = [row for row in rows if json.loads(row)["event"] != name]
+        assert len(kept) < len(rows), "nothing was forged"
+        path.write_bytes(gzip.compress("".join(kept).encode(), mtime=0))
+
+    return change
+
+
+def _of_looks(change: Callable[[List[Any]], Any]) -> Change:
+    return lambda run, line: _in_record(run, line, "proof", lambda d: change(d["proofs"]))
+
+
+def _as_one(looks: List[Any]) -> None:
+    for look in looks:
+        look["instance"] = "instance 1"
+
+
 SERVICES: List[Tuple[str, Change]] = [
+    ("proof.json.gz", _of_looks(lambda looks: looks.pop(1))),  # of the second instance
+    ("proof.json.gz", _of_looks(lambda looks: looks.__delitem__(slice(2, None)))),  # after
+    ("proof.json.gz", _of_looks(_as_one)),
+    ("stdout.gz", _without("balancer")),
+    ("stdout.gz", _without("warm")),
+    ("stdout.gz", _without("server")),
+    ("stdout.gz", _of_event("run", exit_status=1)),
+    ("stdout.gz", _of_event("run", instance="instance 7")),
+    ("stdout.gz", _of_event("run", phase="rate")),
+    ("stdout.gz", _of_event("run", figures={"latency_p99": {"find": "#", "unit": ""}})),
+    ("stdout.gz", _of_event("run", elapsed_s=60.0)),
+    ("stdout.gz", _of_event("run", client_cpu_s=99.0)),
+    ("stdout.gz", _of_event("run", server={"cpu_s": 99.0})),
+    ("stdout.gz", _of_event("ready", start_s=50.0)),
+    ("stdout.gz", _of_client("/portal", "/counters")),
     ("stdout.gz", _events(_titled)),
     ("stdout.gz", _events(_started)),
     ("stdout.gz", _events(lambda e: e["event"] == "warm" and e.update(below=0.5))),
@@ -568,10 +610,6 @@ def test_forgeries_of_a_run_with_configured_timing_are_found(tmp_path):
         good.remove(line)
         change(forged, line)
         made.append((f"trial {line['trial']} (", file))
-    bad = next(line for line in forged.lines if line["grade"] == "error" and line["visits"])
-    for one in (bad, *bad["visits"]):
-        one.update(grade="verified", reason=None)
-    made.append((f"trial {bad['trial']} (", JOURNAL))
     forged.host["timing"]["vcpus"] = "16"
     made.append(("timing.vcpus", HOST))
     forged.write(rehash=True)

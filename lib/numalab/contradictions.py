@@ -15,10 +15,13 @@ from numalab import rederived, runs, store, untrusted
 from numalab.agent import cpulist
 from numalab.agent.collectors import memory_model, numastat, perf
 from numalab.agent.contract import ERROR, HANDSHAKE, Cell, Record, Tour, TrialRecord
+from numalab.agent.served.driver import ServedDriver
 
 SLACK_S = 1.0  # by which clocks may differ, and a clock be put right
 _AT_ONCE_S = 8.0  # from a trial to the next: no machine starts again in that time
 _ECHOED = ("mode", "bytes", "array_bytes", "seed")  # options that an output repeats
+_LONG = 200  # characters of an output: shorter ones may be the same twice
+_SECONDS = ("start_s", "fill_s", "warmup_s", "data_s", "stop_s", "elapsed_s", "seconds")
 _TWICE = ("rusage", "collect")  # raw files that no two trials can have alike
 
 Found = Iterator[tuple[str, str]]
@@ -166,6 +169,65 @@ def _of_cells(trial: rederived.Trial) -> Found:
         for record in trial.own(cell.id):
             yield from ((name, one) for one in _of_record(trial, cell, record))
         yield from ((name, one) for one in _points(trial.own(cell.id), cell.options))
+        if trial.driver.protocol == HANDSHAKE:
+            yield from ((trial.said.raw["proof"], one) for one in _looks(trial, cell))
+        if isinstance(trial.driver, ServedDriver):
+            yield from ((name, one) for one in _of_served(trial, cell))
+
+
+def _looks(trial: rederived.Trial, cell: Cell) -> Iterator[str]:
+    """Tell where a trial that came to its end was not looked at as often as every trial is."""
+    tour = isinstance(trial.cell, Tour)
+    ready = [one for one in trial.events("ready") if not tour or one.get("visit") == cell.id]
+    early = any(one.get("nothing_yet") is True for one in ready)
+    names: list[str | None] = [one.name for one in cell.instances]
+    names = names or [None]
+    due = [(when, name) for when in ("before", "after")[early:] for name in names]
+    looks = [one for one in trial.proofs if not tour or one.cell == cell.id]
+    if [(one.when, one.instance) for one in looks] != due:
+        yield f"{cell.label} was not looked at before and after, each of its servers by itself"
+
+
+def _of_served(trial: rederived.Trial, cell: Cell) -> Iterator[str]:
+    """Tell where servers, clients and phases are not those of the cell, or not of one trial."""
+    options, facts, usage = cell.options, trial.run.plan.tool.facts, trial.usage
+    service = facts.get("service") or {}
+    names = [one.name for one in cell.instances] or [""]
+    balanced = options.get("balancer", "none") != "none"
+    phases: list[str | None] = [None]
+    if service:
+        wanted = {"saturation": options["saturation_s"], "rate": options["rate"]}
+        phases = [phase for phase, asked in wanted.items() if asked]
+    kinds = [one.get("kind") for one in trial.records]
+    runs_of = [one for one in trial.records if one.get("kind") == "run"]
+    due = [(phase, name) for phase in phases for name in ([""] if balanced else names)]
+    if sorted(map(str, due)) != sorted(str((one.get("phase"), one["instance"])) for one in runs_of):
+        yield "its clients' runs are not one for each phase and server of its cell"
+    if [one["instance"] for one in trial.records if one.get("kind") == "server"] != names:
+        yield "its servers are not those of its cell"
+    until = (service.get("warm") or {}).get("until")
+    if kinds.count("balancer") != balanced or (service and kinds.count("warm") != bool(until)):
+        yield "a balancer, or a condition of the warm-up, is not there, or is not its service's"
+    texts = [one["text"] for one in trial.events("run") if len(one["text"]) > _LONG]
+    if len(set(texts)) < len(texts):
+        yield "two clients printed the same, to the last digit"
+    seconds = [one[key] for one in trial.records for key in _SECONDS if key in one]
+    if max(seconds, default=0.0) > usage["wall_s"] + SLACK_S:
+        yield f"a part of it took {max(seconds)} s of {usage['wall_s']} s"
+    used = 0.0 if options.get("client_host") else sum(one["client_cpu_s"] for one in runs_of)
+    if used > usage["user_s"] + usage["system_s"] + SLACK_S:
+        yield f"its clients used {used:.1f} s of CPU time, the whole trial less"
+    load = service.get("load") or {}
+    cpus = trial.run.host.topology.threads
+    for one in runs_of:
+        served = (one.get("server") or {}).get("cpu_s") or 0.0
+        if served > (one["elapsed_s"] + SLACK_S) * cpus:
+            yield f"its server used {served} s of {cpus} CPUs in {one['elapsed_s']} s"
+        if one["exit_status"] != 0 or (load and one["figures"] != load["figures"]):
+            yield "a client's run failed, or was read by other patterns than its service's"
+    asked = {one["request"] for one in trial.records if "request" in one}
+    if asked and "{" not in load["request"] and asked != {load["request"]}:
+        yield f"its clients asked for {', '.join(sorted(asked))}, not {load['request']}"
 
 
 def _of_record(trial: rederived.Trial, cell: Cell, record: Record) -> Iterator[str]:
