@@ -8,7 +8,7 @@ import pytest
 import topologies
 from frames import core_latency_frame
 from numalab.agent import cpulist
-from numalab.agent.contract import Cache
+from numalab.agent.contract import SCHEMA, Cache, HostRecord, Setting
 from numalab.agent.errors import Fault
 from numalab.analysis import core_groups
 
@@ -188,13 +188,13 @@ def test_256_cpus_are_found():
 def test_the_arm_that_hides_sixteen_nodes_is_named(noise, permuted):
     made, cpus = matrix(128, ARM, noise, permuted=permuted, seed=3)
     found = core_groups.infer(made, cpus, topology(128, packages=2, l2=4, l3=64))
-    assert found.hidden_nodes is True and found.visible_nodes == 1
+    assert found.hidden_nodes is True
     assert "16 groups of 8 CPUs" in found.evidence
     assert "0-7 | 8-15 | 16-23" in found.evidence
     assert "2 packages" in found.evidence
     named = {len(level.groups): level for level in found.levels}
-    assert named[16].explains is None and named[16].shares_cache is False
-    assert named[2].explains == "CPUs that share a level-3 cache"
+    assert named[16].explains is None
+    assert named[2].explains == "cache-3"
 
 
 def test_hidden_nodes_are_named_within_one_socket_too():
@@ -210,7 +210,7 @@ def test_the_same_host_with_its_nodes_shown_hides_nothing():
     found = core_groups.infer(made, cpus, topology(128, packages=2, nodes=16, l2=4, l3=64))
     assert found.hidden_nodes is False
     names = [level.explains for level in found.levels]
-    assert names[:2] == ["CPUs that share a level-2 cache", "node"]
+    assert names[:2] == ["cache-2", "node"]
 
 
 def test_half_of_the_nodes_hidden_is_still_hidden():
@@ -281,7 +281,6 @@ def test_without_cache_information_it_says_that_it_cannot_tell():
     found = core_groups.infer(made, cpus, topology(64, caches=False))
     assert found.hidden_nodes is None
     assert "no level-3 cache" in found.evidence and "unless" in found.evidence
-    assert found.levels[0].shares_cache is None
 
 
 def test_packages_behind_one_node_are_a_sign_even_without_caches():
@@ -320,7 +319,7 @@ def test_one_thread_per_core_is_enough_to_see_the_groups():
     shape = topology(64, threads=2, l3=16)
     made, _ = matrix(32, [(8, 25), (32, 100)])
     found = core_groups.infer(made, range(0, 64, 2), shape)
-    assert found.levels[0].explains == "CPUs that share a level-3 cache"
+    assert found.levels[0].explains == "cache-3"
     assert found.hidden_nodes is False
 
 
@@ -343,11 +342,22 @@ def test_a_run_becomes_a_matrix_and_a_table():
         nodes=(replace(shape.nodes[0], cpus=cpulist.format(numbers)),),
     )
     frame = core_latency_frame(made, numbers, noise=0.05)
-    found = core_groups.from_measurements(frame, shape)
+    host = HostRecord(SCHEMA, "h", False, None, shape, before={}, after=None)
+    found = core_groups.from_measurements(frame, host)
     assert found.levels[0].groups == [numbers[k : k + 4] for k in range(0, 16, 4)]
-    assert found.levels[0].explains == "CPUs that share a level-3 cache"
-    text = core_groups.markdown(frame, shape)
+    assert found.levels[0].explains == "cache-3"
+    text = core_groups.markdown(frame, host)
     assert "| 1 | 2" in text and groups[0] in text and "No sign of hidden nodes" in text
     with pytest.raises(Fault):
-        core_groups.from_measurements(frame.clear(), shape)
-    assert core_groups.markdown(frame.clear(), shape).startswith("No groups")
+        core_groups.from_measurements(frame.clear(), host)
+    assert core_groups.markdown(frame.clear(), host).startswith("No groups")
+
+
+def test_the_caches_of_a_virtual_machine_prove_nothing():
+    made, cpus = matrix(64, [(8, 50), (64, 110)])
+    frame = core_latency_frame(made, cpus)
+    host = HostRecord(SCHEMA, "h", False, None, topology(64, l3=64), before={}, after=None)
+    assert core_groups.from_measurements(frame, host).hidden_nodes is True
+    for said, hidden in (("kvm", None), ("none", True)):
+        guest = replace(host, before={"virt.hypervisor": Setting(said)})
+        assert core_groups.from_measurements(frame, guest).hidden_nodes is hidden

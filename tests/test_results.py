@@ -252,3 +252,24 @@ def test_the_placement_of_many_pairs_keeps_those_apart_that_failed(tmp_path):
     assert any("distance 32 (30 pairs)" in line and "180 verified" in line for line in shown)
     said = results.confidence(run)
     assert "- excluded: blocks 1-6, remote" in said and said.count("excluded") == 2
+
+
+def test_names_and_reasons_of_a_strangers_output_are_shown_as_text(tmp_path):
+    evil = "<script>alert(1)</script>"
+    cells = frames.two_nodes()
+    rows = frames.measurements(cells, metric=evil, blocks=6)
+    missing = frames.measurements(cells, metric=f"{evil}2", blocks=6).with_columns(
+        value=pl.lit(None, pl.Float64), reason=pl.lit("tool-said"),
+        reason_fields=pl.lit(json.dumps({"text": evil})),
+    )  # fmt: skip
+    counted = missing.with_columns(source=pl.lit("perf"), metric=pl.lit(evil))
+    every = [rows.with_columns(point=pl.lit(evil)), missing, counted]
+    run = _run(tmp_path, pl.concat(every), cells)
+    run.plan.request.measure.update({evil: Measure("GB/s", "higher")})
+    pages = [
+        results.overview(run, [evil, f"{evil}2"]), results.markdown(run, f"{evil}3"),
+        results.markdown(run, evil, evil), results.confidence(run, [evil]), results.counters(run),
+        results.shares(run, f"{evil}2"), results.placement(run),
+    ]  # fmt: skip
+    assert not [page for page in pages if "<script>" in page]
+    assert sum("&lt;script&gt;" in page for page in pages) >= 5

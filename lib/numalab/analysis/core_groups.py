@@ -19,6 +19,7 @@ from scipy.cluster.hierarchy import cophenet, linkage
 from ..agent import cpulist
 from ..agent.contract import Cpu, Host, HostRecord
 from ..agent.errors import Fault
+from ..agent.words import units
 from ..show import escape
 
 LEAST_STEP = 1.15
@@ -32,20 +33,37 @@ _SEED = 1958
 
 Partition = list[list[int]]
 
+_CACHES = ("cache-2", "cache-3", "cache-4")
+# What readers call a partition that the firmware knows.
+_NAMES = {
+    "all": "all CPUs",
+    "core": "hardware threads of a core",
+    "cluster": "cores of one cluster",
+    **{code: f"CPUs that share a level-{code[-1]} cache" for code in _CACHES},
+    "node": "node",
+    "die": "die",
+    "package": "package",
+    "kind": "kind of core",
+}
+
 
 @dataclass(frozen=True)
 class Level:
     """CPUs that reach each other at one latency, or faster: a partition into groups.
 
     ``latency_ns`` is the median latency of the pairs that share a group of this level and of no
-    nearer one. ``explains`` names what the firmware calls the same partition (None: nothing
-    does). ``shares_cache`` says whether the groups are those of a shared cache; None: unknown.
+    nearer one. ``explains`` is what the firmware knows as the same partition, a code of
+    ``_NAMES`` (None: it knows no such).
     """
 
     latency_ns: float
     groups: list[list[int]]
     explains: str | None
-    shares_cache: bool | None
+
+    @property
+    def name(self) -> str | None:
+        """What readers call it, None where the firmware knows no such groups."""
+        return _NAMES[self.explains] if self.explains else None
 
 
 @dataclass(frozen=True)
@@ -57,7 +75,6 @@ class Groups:
     """
 
     levels: list[Level]
-    visible_nodes: int | None
     hidden_nodes: bool | None
     evidence: str
 
@@ -67,7 +84,7 @@ def infer(
     cpus: Sequence[int],
     topology: Host | None = None,
     *,
-    virtual: bool | None = None,
+    virtual: bool = False,
 ) -> Groups:
     """Infer the levels of core groups and whether the host seems to hide its nodes.
 
@@ -99,23 +116,19 @@ def infer(
     for partition in partitions:
         within = _pairs_within(partition) & ~_pairs_within(nearer)
         seen = logs[within & np.isfinite(logs)]
-        explains = _explanation(partition, known)
         levels.append(
             Level(
                 latency_ns=round(float(np.exp(np.median(seen))), 1) if seen.size else float("nan"),
                 groups=[[measured[i] for i in group] for group in _ordered(partition, measured)],
-                explains=explains,
-                shares_cache=_shares_cache(partition, known, explains),
+                explains=_explanation(partition, known),
             )
         )
         nearer = partition
     hidden, evidence = _hidden(levels[:-1], partitions[:-1], known, topology, logs, virtual)
-    return Groups(levels, _visible_nodes(topology), hidden, evidence)
+    return Groups(levels, hidden, evidence)
 
 
-def from_measurements(
-    measurements: pl.DataFrame, topology: Host, *, virtual: bool | None = None
-) -> Groups:
+def from_measurements(measurements: pl.DataFrame, host: HostRecord) -> Groups:
     """Infer the levels from a run's ``core_latency`` rows: each pair's median over the blocks.
 
     ``x`` and ``y`` name the two CPUs. Rows graded error are left out. Raises Fault when no row
@@ -138,19 +151,15 @@ def from_measurements(
     matrix = np.full((len(cpus), len(cpus)), np.nan)
     for x, y, value in pairs.iter_rows():
         matrix[place[int(x)], place[int(y)]] = value
-    return infer(matrix, cpus, topology, virtual=virtual)
+    hypervisor = host.before.get("virt.hypervisor")
+    virtual = hypervisor is not None and hypervisor.value not in (None, "none")
+    return infer(matrix, cpus, host.topology, virtual=virtual)
 
 
-def is_virtual(host_record: HostRecord) -> bool:
-    """Tell from a host record whether its caches and packages may be a hypervisor's invention."""
-    hypervisor = host_record.before.get("virt.hypervisor")
-    return hypervisor is not None and hypervisor.value not in (None, "none")
-
-
-def markdown(measurements: pl.DataFrame, topology: Host, *, virtual: bool | None = None) -> str:
+def markdown(measurements: pl.DataFrame, host: HostRecord) -> str:
     """Return the levels as a Markdown table, with what they say about hidden nodes."""
     try:
-        found = from_measurements(measurements, topology, virtual=virtual)
+        found = from_measurements(measurements, host)
     except Fault as fault:
         return f"No groups: {escape.markdown(fault.what)}."
     lines = ["| level | latency (ns) | groups | CPUs | what the firmware calls them |",
@@ -158,7 +167,7 @@ def markdown(measurements: pl.DataFrame, topology: Host, *, virtual: bool | None
     for number, level in enumerate(found.levels, 1):
         shown = " · ".join(cpulist.brief(group, 40) for group in level.groups[:8])
         more = f" · … {len(level.groups) - 8} more" if len(level.groups) > 8 else ""
-        name = level.explains or "nothing it lists"
+        name = level.name or "nothing it lists"
         lines.append(
             f"| {number} | {level.latency_ns:.1f} | {len(level.groups)} | {shown}{more} | {name} |"
         )
@@ -267,10 +276,10 @@ def _filled(matrix: np.ndarray) -> np.ndarray:
     In a hierarchy the latency of (i, j) is that of the farther of (i, k) and (k, j) for the k
     nearest to either (the ultrametric inequality); without any such k it is the median.
     """
-    far = np.where(np.isnan(matrix), np.inf, matrix)
+    latency = np.where(np.isnan(matrix), np.inf, matrix)
     around = np.full_like(matrix, np.inf)
     for k in range(len(matrix)):
-        np.minimum(around, np.maximum(far[:, k, None], far[None, k, :]), out=around)
+        np.minimum(around, np.maximum(latency[:, k, None], latency[None, k, :]), out=around)
     filled = np.where(np.isnan(matrix), around, matrix)
     known = matrix[np.isfinite(matrix)]
     filled[~np.isfinite(filled)] = np.median(known) if known.size else 0.0
@@ -430,7 +439,7 @@ def _compact(logs: np.ndarray, partition: Partition, upper: Partition) -> bool:
 
 
 def _firmware(topology: Host | None, measured: list[int]) -> dict[str, Partition]:
-    """The partitions of the measured CPUs that the topology names, by what it calls them."""
+    """The partitions of the measured CPUs that the topology knows, by their codes in _NAMES."""
     if topology is None:
         return {}
     place = {cpu: index for index, cpu in enumerate(measured)}
@@ -445,20 +454,20 @@ def _firmware(topology: Host | None, measured: list[int]) -> dict[str, Partition
         return list(groups.values())
 
     known: dict[str, Partition | None] = {
-        "hardware threads of a core": keyed(lambda cpu: (cpu.siblings,)),
-        "cores of one cluster": keyed(lambda cpu: (cpu.package, cpu.die, cpu.cluster)),
+        "core": keyed(lambda cpu: (cpu.siblings,)),
+        "cluster": keyed(lambda cpu: (cpu.package, cpu.die, cpu.cluster)),
     }
-    for level in (2, 3, 4):
+    for code in _CACHES:
         lists = [
             cpulist.parse(cache.cpus)
             for cache in topology.caches
-            if cache.level == level and cache.type != "Instruction"
+            if cache.level == int(code[-1]) and cache.type != "Instruction"
         ]
-        known[f"CPUs that share a level-{level} cache"] = _listed(lists, place)
+        known[code] = _listed(lists, place)
     known["node"] = _listed([cpulist.parse(node.cpus) for node in topology.nodes], place)
     known["die"] = keyed(lambda cpu: (cpu.package, cpu.die))
     known["package"] = keyed(lambda cpu: (cpu.package,))
-    known["kind of core"] = _kinds_of_core(topology, measured)
+    known["kind"] = _kinds_of_core(topology, measured)
     return {name: partition for name, partition in known.items() if partition}
 
 
@@ -486,28 +495,10 @@ def _kinds_of_core(topology: Host, measured: list[int]) -> Partition | None:
     return list(kinds.values()) if len(kinds) > 1 else None
 
 
-def _visible_nodes(topology: Host | None) -> int | None:
-    """Nodes with CPUs: one without (CXL memory, for instance) groups no cores."""
-    return len([node for node in topology.nodes if node.cpus]) or None if topology else None
-
-
 def _explanation(partition: Partition, known: dict[str, Partition]) -> str | None:
     if len(partition) == 1:
-        return "all CPUs"
-    for name, firmware in known.items():
-        if _alike(partition, firmware):
-            return name
-    return None
-
-
-def _shares_cache(
-    partition: Partition, known: dict[str, Partition], explains: str | None
-) -> bool | None:
-    if explains and "cache" in explains or explains == "hardware threads of a core":
-        return True
-    if any(_alike(partition, known[name]) for name in known if "cache" in name):
-        return True
-    return False if "CPUs that share a level-3 cache" in known else None
+        return "all"
+    return next((code for code, its in known.items() if _alike(partition, its)), None)
 
 
 def _alike(one: Partition, other: Partition) -> bool:
@@ -542,7 +533,7 @@ def _hidden(
     known: dict[str, Partition],
     topology: Host | None,
     logs: np.ndarray,
-    virtual: bool | None,
+    virtual: bool,
 ) -> tuple[bool | None, str]:
     """Whether levels that no cache explains are finer than the nodes, and the evidence."""
     visible = known.get("node")
@@ -550,11 +541,12 @@ def _hidden(
         return None, f"{len(logs)} CPUs are too few to show groups"
     if visible is None or topology is None:
         return None, "the topology does not say which node each measured CPU is on"
-    nodes = _visible_nodes(topology) or len(visible)
+    # One without CPUs (CXL memory, for instance) groups no cores.
+    nodes = len([node for node in topology.nodes if node.cpus]) or len(visible)
     packages = topology.packages or len(known.get("package", [])) or 1
-    merged = next(
-        (one for one in partitions if "package" in known and _alike(one, known["package"])), None
-    )  # packages of one node are merged by the firmware, even if each also shares a cache
+    # Packages of one node are merged by the firmware, even if each also shares a cache.
+    package = known.get("package")
+    merged = next((one for one in partitions if package and _alike(one, package)), None)
     finer = [
         (level, partition)
         for level, partition in zip(levels, partitions, strict=True)
@@ -568,8 +560,7 @@ def _hidden(
                 " packages (as on a virtual machine whose packages are made up)"
             )
         return False, _all_explained(levels, admitted)
-    steps = [_described(level, levels, partitions, logs) for level, _ in finer]
-    shown = "; ".join(steps)
+    shown = "; ".join(_described(level, levels, partitions, logs) for level, _ in finer)
     if virtual:
         return None, (
             f"{shown}; {admitted}; on a virtual machine the firmware's caches and nodes may be"
@@ -577,15 +568,22 @@ def _hidden(
         )
     if any(partition is merged for _, partition in finer):
         return True, f"{shown}; {admitted} for {packages} packages: memory is interleaved over them"
-    if "kind of core" in known and packages == 1:
+    if "kind" in known and packages == 1:
         return False, f"{shown}; the host has cores of more than one kind, which explains steps"
-    doubts = [_doubt(partition, known, logs) for _, partition in finer]
+    return _without_a_name([partition for _, partition in finer], known, logs, shown, admitted)
+
+
+def _without_a_name(
+    finer: list[Partition], known: dict[str, Partition], logs: np.ndarray, shown: str, admitted: str
+) -> tuple[bool | None, str]:
+    """Whether groups finer than the nodes that nothing explains are nodes, and the evidence."""
+    doubts = [_doubt(partition, known, logs) for partition in finer]
     if all(doubts):
         return None, f"{shown}; {admitted}; {doubts[-1]}"
     shapes = [
-        f"{len(groups)} {name.replace('CPUs that share a ', '')}{'s' if len(groups) > 1 else ''}"
-        for name, groups in known.items()
-        if "cache" in name
+        units.count(len(known[code]), f"level-{code[-1]} cache")
+        for code in _CACHES
+        if code in known
     ]
     return True, (
         f"{shown}; {admitted}, and no cache that it lists has this shape ({', '.join(shapes)}):"
@@ -595,14 +593,14 @@ def _hidden(
 
 def _doubt(partition: Partition, known: dict[str, Partition], logs: np.ndarray) -> str | None:
     """Why groups that nothing listed explains may be something else than nodes, or None."""
-    third = known.get("CPUs that share a level-3 cache")
+    third = known.get("cache-3")
     if third is None:
         return (
             "the topology lists no level-3 cache, so groups that share one cannot be told apart"
             " from hidden nodes, unless the same model's documentation or its node list with NUMA"
             " switched on does"
         )
-    threads = known.get("hardware threads of a core")
+    threads = known.get("core")
     per_core = np.median([len(group) for group in threads]) if threads else 1
     if np.median([len(group) for group in partition]) / per_core <= _CLUSTER_CORES:
         return (
@@ -640,7 +638,7 @@ def _described(
     sizes = sorted({len(group) for group in level.groups})
     size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     first = " | ".join(cpulist.format(group) for group in level.groups[:3])
-    named = f" (explained as: {level.explains})" if level.explains else ""
+    named = f" (explained as: {level.name})" if level.name else ""
     away = float(np.exp(np.median(outside)))
     return (
         f"{len(level.groups)} groups of {size} CPUs{named}"
@@ -654,7 +652,7 @@ def _all_explained(levels: list[Level], admitted: str) -> str:
     if not levels:
         return f"all CPUs reach each other at one latency; {admitted}"
     names = [
-        f"{level.latency_ns:.0f} ns: {level.explains or 'groups no finer than the nodes'}"
+        f"{level.latency_ns:.0f} ns: {level.name or 'groups no finer than the nodes'}"
         for level in levels
     ]
     return f"every step of the latencies is explained ({'; '.join(names)}); {admitted}"

@@ -61,11 +61,7 @@ def of(run: Run) -> Recommendation:
         return Recommendation(
             None, "Emulated host: its timings carry no NUMA meaning, so nothing is recommended."
         )
-    load, cells, default = next(
-        (load, cells, default)
-        for load, cells in _loads(run).items()
-        if (default := _default(cells)) is not None
-    )
+    load, cells, default = _with_default(run)
     others = [cell for cell in cells if cell is not default and not _without_balancer(cell)]
     effects = {cell.id: headline.judge.compare(cell.id, default.id) for cell in others}
     refused = _refused(run, headline, default, list(effects.values()))
@@ -181,6 +177,15 @@ def _loads(run: Run) -> dict[str, list[Cell]]:
         if cell.role != CONTROL:
             loads.setdefault(run.load_of(cell), []).append(cell)
     return {load: cells for load, cells in loads.items() if cells}
+
+
+def _with_default(run: Run) -> tuple[str, list[Cell], Cell]:
+    """The first load under which the default was measured, its cells, and the default."""
+    return next(
+        (load, cells, default)
+        for load, cells in _loads(run).items()
+        if (default := _default(cells)) is not None
+    )
 
 
 def _default(cells: Sequence[Cell]) -> Cell | None:
@@ -334,7 +339,8 @@ def markdown(found: Recommendation) -> str:
             summary = f"<summary>{escape.html(place.where)}</summary>"
             parts += [f"<details>\n{summary}", *filter(None, [remarks]), block, "</details>"]
         else:
-            parts.append(f"{place.where}{f' ({remarks})' if remarks else ''}:\n\n{block}")
+            where = escape.markdown(place.where)
+            parts.append(f"{where}{f' ({remarks})' if remarks else ''}:\n\n{block}")
     return "\n\n".join(parts)
 
 

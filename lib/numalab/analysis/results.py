@@ -206,8 +206,8 @@ def overview(run: Run, metrics: Sequence[str], load: str = "") -> str:
     for name in metrics:
         mine = means.filter(pl.col("metric") == name)
         if mine.is_empty():
-            why = "; ".join(map(str, evidence.why_missing(run.measurements, name)))
-            lines.append(f"- not measured: {title(name)}{f' ({why})' if why else ''}")
+            why = "; ".join(map(escape.markdown, evidence.why_missing(run.measurements, name)))
+            lines.append(f"- not measured: {named(name)}{f' ({why})' if why else ''}")
             continue
         columns[title(name) + _in(mine["unit"][0])] = name
         keys = ["cell", "point"] if (mine["point"] != "").any() else ["cell"]
@@ -237,7 +237,7 @@ def markdown(run: Run, metric: str, point: str = "", load: str | None = None) ->
     """Return ``table`` as Markdown, ``folded``, with the unit in the heading."""
     frame = folded(run, table(run, metric, point, load))
     if frame.is_empty():
-        return f"No trial measured {metric}."
+        return f"No trial measured {named(metric)}."
     return as_markdown(frame, metric, point, threads=threads_heading(run))
 
 
@@ -278,6 +278,11 @@ def _in(unit: str) -> str:
 def title(metric: str, point: str = "") -> str:
     """Return a metric's name for people: ``idle_latency`` is "idle latency"."""
     return tables.plain(metric) + (f", {point}" if point else "")
+
+
+def named(metric: str, point: str = "") -> str:
+    """Return ``title`` for a line of Markdown: a stranger's raw output may name its metrics."""
+    return escape.markdown(title(metric, point))
 
 
 def terminal(run: Run) -> str:
@@ -335,7 +340,7 @@ def counters(run: Run) -> str:
     )
     for why, group in absent.group_by("reason", "reason_fields", maintain_order=True):
         names = ", ".join(group["name"].unique(maintain_order=True).to_list())
-        parts.append(f"- not counted here: {names}: {_escaped(why)}\n")
+        parts.append(f"- not counted here: {escape.markdown(names)}: {_escaped(why)}\n")
     parts += calibration(run)
     return "\n".join(parts) or "Every counter stood still."
 
@@ -434,7 +439,7 @@ def shares(run: Run, *metrics: str) -> str:
         )
     )
     if texts.is_empty():
-        return f"No trial of this run measured {', '.join(metrics)}."
+        return f"No trial of this run measured {', '.join(map(escape.markdown, metrics))}."
     shown = [name for name in metrics if name in set(texts["metric"])]
     sized = set(rows.filter(in_mib)["metric"])
     headings = {name: f"{name} (MiB)" if name in sized else name for name in shown}
@@ -447,7 +452,7 @@ def shares(run: Run, *metrics: str) -> str:
     ):
         names = ", ".join(group["metric"].unique(maintain_order=True).to_list())
         label = escape.markdown(run.cells[cell].label)
-        text += f"- {label}: no {names.replace('_', ' ')}: {_escaped(why)}\n"
+        text += f"- {label}: no {escape.markdown(names.replace('_', ' '))}: {_escaped(why)}\n"
     return text
 
 
@@ -583,26 +588,21 @@ def placement(run: Run) -> str:
 
 def _memory_seen(cells: Sequence[Cell], proofs: Mapping[str, Sequence[Proof]]) -> str:
     """Each node's share of the pages; of several cells that of the nodes which each is bound to."""
-    found = {
-        cell.id: [one.memory.shares for one in proofs.get(cell.id, []) if one.memory.shares]
+    each = {one.name: one for one in cells[0].instances}
+    found = [
+        (each.get(one.instance or "", cell), one.memory.shares)
         for cell in cells
-    }
-    if len(cells) > 1:
+        for one in proofs.get(cell.id, [])
+        if one.memory.shares
+    ]
+    if len(cells) > 1 or (each and all(one.memory.nodes for one in each.values())):
         own = [
-            sum(shares.get(node, 0.0) for node in cpulist.parse(cell.memory.nodes or ""))
-            for cell in cells
-            for shares in found[cell.id]
+            sum(shares.get(node, 0.0) for node in cpulist.parse(bound.memory.nodes or ""))
+            for bound, shares in found
         ]
-        return f"its own node: {_range(own)}" if own else ""
-    own_nodes = {one.name: cpulist.parse(one.memory.nodes or "") for one in cells[0].instances}
-    if own_nodes and all(own_nodes.values()):  # each instance is bound to nodes of its own
-        own = [
-            sum(one.memory.shares.get(node, 0.0) for node in own_nodes.get(one.instance or "", ()))
-            for one in proofs.get(cells[0].id, [])
-            if one.memory.shares
-        ]
-        return f"each on its own node: {_range(own)}" if own else ""
-    (looks,) = found.values()
+        whose = "its" if len(cells) > 1 else "each on its"
+        return f"{whose} own node: {_range(own)}" if own else ""
+    looks = [shares for _, shares in found]
     # A look that found memory, but none on a node, found 0 there.
     nodes = sorted({node for shares in looks for node in shares})
     return ", ".join(f"node {n}: {_range([shares.get(n, 0.0) for shares in looks])}" for n in nodes)
@@ -661,7 +661,7 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
     # Of thousands of points hundreds are far from the others by chance alone.
     few = [metric for metric in metrics if len(points(run, metric)) <= _MOST_POINTS]
     parts = [
-        f"- A/A control, {title(metric, point)}: {_control_words(control)}"
+        f"- A/A control, {named(metric, point)}: {_control_words(control)}"
         for metric in few
         for point in points(run, metric)
         for control in judge.of(run.measurements, run.plan, metric, point).controls.values()
@@ -672,21 +672,23 @@ def confidence(run: Run, only: Sequence[str] | None = None) -> str:
         parts.append(f"- {blocks}: shown, not judged (fewer than {BLOCKS_NEEDED} decide nothing)")
     # What is counted needs no warm host and no quiet one.
     timed = [name for name in few if _unit(run, name) not in ("share", "count")]
-    warnings = [
-        one
-        for one in evidence.warnings(run.measurements, timed)
-        if one.reason.code != "few-blocks" or run.plan.request.blocks >= BLOCKS_NEEDED
-    ]
-    kinds = dict.fromkeys((one.metric, one.reason.code) for one in warnings)
-    for metric, kind in kinds:
-        alike = [one for one in warnings if (one.metric, one.reason.code) == (metric, kind)]
-        for one in alike[:_MOST_ALIKE]:
+    parts += [*_warnings(run, timed), *_exclusions(run)]
+    return "\n".join(parts) or "Nothing to warn about."
+
+
+def _warnings(run: Run, metrics: Sequence[str]) -> Iterator[str]:
+    """Yield what is doubtful about metrics: those beyond a few of a kind only counted."""
+    alike: dict[tuple[str, str], list[evidence.Warned]] = {}
+    for one in evidence.warnings(run.measurements, metrics):
+        if one.reason.code != "few-blocks" or run.plan.request.blocks >= BLOCKS_NEEDED:
+            alike.setdefault((one.metric, one.reason.code), []).append(one)
+    for (metric, kind), warnings in alike.items():
+        for one in warnings[:_MOST_ALIKE]:
             label = escape.markdown(run.cells[one.cell].label) + ": " if one.cell else ""
-            parts.append(f"- {label}{title(metric, one.point)}: {one.reason}")
-        if len(alike) > _MOST_ALIKE:
-            more = len(alike) - _MOST_ALIKE
-            parts.append(f"- {title(metric)}: {more} more of this kind ({kind})")
-    return "\n".join([*parts, *_exclusions(run)]) or "Nothing to warn about."
+            yield f"- {label}{named(metric, one.point)}: {escape.markdown(one.reason)}"
+        if len(warnings) > _MOST_ALIKE:
+            more = len(warnings) - _MOST_ALIKE
+            yield f"- {named(metric)}: {more} more of this kind ({kind})"
 
 
 def _unit(run: Run, metric: str) -> str:

@@ -199,12 +199,12 @@ class View:
             return rows
         rows, ratios = results.compared(self.run, metric, point, load)
         if rows.is_empty():
-            return Text(f"No trial of this run measured {results.title(metric, point)} at {load}.")
+            return Text(f"No trial of this run measured {results.named(metric, point)} at {load}.")
         rows = worded(rows)
         summary = evidence.summarise(rows)
         known = summary.filter((pl.col("role") != CONTROL) & pl.col("mean").is_not_null())
         if known.height < 2:
-            return Text(f"This run measured {results.title(metric, point)} under one binding.")
+            return Text(f"This run measured {results.named(metric, point)} under one binding.")
         return self._marked(
             bindings.bindings_figure(summary, ratios, rows, better(self.run, metric))
         )
@@ -288,7 +288,7 @@ class View:
         rows = rows.filter(pl.col("point") == rows["point"][0])
         rows = rows.join(table, on="cell", how="inner", maintain_order="left")
         if rows.is_empty():
-            return Text(f"No trial of these cells measured {results.title(metric)}.")
+            return Text(f"No trial of these cells measured {results.named(metric)}.")
         return self._marked(curves.against(rows, **look))
 
     def seconds(self, metric: str, load: str = "") -> Shown:
@@ -297,7 +297,7 @@ class View:
         families = {cell.id: style.family(cell.binding, cell.role) for cell in self._cells()}
         samples = self.run.samples.filter(pl.col("cell").is_in(list(labels)))
         if not (samples["metric"] == metric).any():
-            return Text(f"No trial of this run recorded {tables.plain(metric)} second by second.")
+            return Text(f"No trial of this run recorded {results.named(metric)} second by second.")
         return self._marked(curves.seconds(samples, metric, labels, families))
 
     def instances(self, *metrics: str) -> Shown:
@@ -366,10 +366,11 @@ class View:
         pairs = self.run.node_pairs(metric, point or None)
         ways = pairs["point"].unique().sort().to_list()
         if len(ways) > 1:
-            named = f"{results.title(metric)} was measured in several ways"
-            return Text(f"{named}, and each is a matrix of its own: {', '.join(ways)}.")
+            listed = ", ".join(map(escape.markdown, ways))
+            said = f"{results.named(metric)} was measured in several ways"
+            return Text(f"{said}, and each is a matrix of its own: {listed}.")
         if pairs.height < 2:
-            return Text(f"No trial measured {results.title(metric, point)} between two nodes.")
+            return Text(f"No trial measured {results.named(metric, point)} between two nodes.")
         title = results.title(metric, point)
         return self._marked(matrix.node_matrix(worded(pairs), title, better(self.run, metric)))
 
@@ -381,9 +382,7 @@ class View:
         host = self.run.host
         if rows["point"].n_unique() < _CURVE:
             return Text("This host has too few hardware threads for a matrix.")
-        found = core_groups.from_measurements(
-            self.run.measurements, host.topology, virtual=core_groups.is_virtual(host)
-        )
+        found = core_groups.from_measurements(self.run.measurements, host)
         outlines = [group for level in found.levels[:-1] for group in level.groups]
         return self._marked(matrix.core_matrix(rows, host.topology, groups=outlines or None))
 
@@ -456,13 +455,9 @@ class View:
 
     def groups(self) -> Text:
         """Return the levels of core groups that the core-to-core latencies show."""
-        host = self.run.host
         if not evidence.real(self.run, "core_latency", "ns"):
             return Text("Emulated host: its latencies say nothing of groups of cores.")
-        virtual = core_groups.is_virtual(host)
-        return self._table(
-            core_groups.markdown(self.run.measurements, host.topology, virtual=virtual)
-        )
+        return self._table(core_groups.markdown(self.run.measurements, self.run.host))
 
     def witness(self) -> Text:
         """Return sysfs beside numactl and lscpu: the same figures read by independent tools."""
@@ -519,7 +514,7 @@ class View:
         if rows["value"].is_not_null().any():
             return worded(rows)
         why = "; ".join(map(escape.markdown, evidence.why_missing(rows, metric)))
-        said = f"No trial of this run measured {results.title(metric, point or '')}"
+        said = f"No trial of this run measured {results.named(metric, point or '')}"
         return Text(f"{said}: {why}." if why else f"{said}.")
 
     def _marked(self, picture: style.Picture) -> style.Picture:

@@ -36,8 +36,6 @@ class Groups(Form):
         if rows.is_empty():
             raise Untestable("metric-not-measured", metric="core-to-core latency")
         cells = tuple(rows["cell"].unique().sort().to_list())
-        found = core_groups.from_measurements(
-            rows, run.host.topology, virtual=core_groups.is_virtual(run.host)
-        )
+        found = core_groups.from_measurements(rows, run.host)
         verdict = {True: SUPPORTED, False: REFUTED, None: INCONCLUSIVE}[found.hidden_nodes]
         return Judged(verdict, found.evidence, cells)

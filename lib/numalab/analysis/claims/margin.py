@@ -17,6 +17,7 @@ difference" needs the judge to call the pair different.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,22 +74,14 @@ class Margin(Form):
         broken = [pair for pair in pairs if pair.effect.ratio is None]
         if broken and len(broken) == len(pairs):
             raise Untestable("no-pair-has-a-ratio", what=title, why=broken[0].effect.reason)
-        if aggregate in ("median", "nearest", "farthest") and len(pairs) > 1 and not broken:
-            named = "" if aggregate == "median" else f" {aggregate}"
-            name = f"the median of {len(pairs)}{named} pairs"
-            pairs = [Pair(name, judge.middle([pair.effect for pair in pairs]))]
+        if not broken:
+            pairs = _aggregated(pairs, aggregate)
         for pair in broken or sorted(pairs, key=lambda pair: pair.effect.n):
             if pair.effect.inner is None or pair.effect.decision == judge.DRIFTED:
                 why = undecided(pair.effect, pair.name, run)
                 return Judged(INCONCLUSIVE, f"{title}: {why}", names)
         some = aggregate == "worst"
-        least, greatest = self.bounds
-        same = self.same_within is not None
-        verdicts = []
-        if least is not None:
-            verdicts.append(_one_sided(pairs, least, True, some and not lowest, same))
-        if greatest is not None:
-            verdicts.append(_one_sided(pairs, greatest, False, some and lowest, same))
+        verdicts = list(self._by_bound(pairs, some and lowest, some and not lowest))
         verdict = next(
             (word for word in (REFUTED, INCONCLUSIVE) if any(word == said for said, _ in verdicts)),
             SUPPORTED,
@@ -98,6 +91,17 @@ class Margin(Form):
             shown = (min if lowest else max)(pairs, key=lambda pair: pair.effect.ratio or 0)
         because = self._sentence(title, aggregate, shown, len(pairs), verdict)
         return Judged(verdict, because, names)
+
+    def _by_bound(
+        self, pairs: list[Pair], lowest: bool, highest: bool
+    ) -> Iterator[tuple[str, Pair]]:
+        """Judge each side of the margin; ``lowest``, ``highest``: of this pair alone."""
+        least, greatest = self.bounds
+        same = self.same_within is not None
+        if least is not None:
+            yield _one_sided(pairs, least, True, highest, same)
+        if greatest is not None:
+            yield _one_sided(pairs, greatest, False, lowest, same)
 
     def _sentence(self, title: str, aggregate: str, pair: Pair, count: int, verdict: str) -> str:
         effect = pair.effect
@@ -134,6 +138,15 @@ class Margin(Form):
         if self.ratio_at_most:
             return f"at most {self.ratio_at_most:g}"
         return f"at least {self.ratio_at_least:g}"
+
+
+def _aggregated(pairs: list[Pair], aggregate: str) -> list[Pair]:
+    """Return the pairs that are judged: those given, or one that is their median."""
+    if aggregate not in ("median", "nearest", "farthest") or len(pairs) == 1:
+        return pairs
+    named = "" if aggregate == "median" else f" {aggregate}"
+    name = f"the median of {len(pairs)}{named} pairs"
+    return [Pair(name, judge.middle([pair.effect for pair in pairs]))]
 
 
 def _one_sided(
