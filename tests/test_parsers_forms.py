@@ -206,6 +206,23 @@ def test_prompts_of_other_shells_are_passed_over(prompt, name):
     assert parse(tool, framed) == parse(tool, fixture(name))
 
 
+NODE = "numa_hit 3\nnuma_miss 0\nnuma_foreign 0\ninterleave_hit 1\nlocal_node 3\nother_node 0\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        ("$ cat saved.txt", fixture("numactl-hardware.txt")),
+        ("$ sudo cat /proc/812/numa_maps", "00400000 default anon=1 N0=1 kernelpagesize_kB=4\n"),
+        ("# cat /sys/devices/system/node/node0/numastat", NODE),
+    ],
+)
+def test_a_file_that_is_shown_by_cat_is_read(shown, text):
+    tool = logs.detect(text)
+    assert logs.detect(f"{shown}\n{text}") == tool
+    assert len(parse(tool, f"{shown}\n{text}")) == len(parse(tool, text))
+
+
 TIMES = (
     "\nreal\t0m12.345s\nuser\t1m2.003s\nsys\t0m0,120s\n",
     "\nreal 12.34\nuser 1.20\nsys 0.01\n",

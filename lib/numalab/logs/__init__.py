@@ -79,7 +79,7 @@ _MARKS = (
     ("perf_stat", r'\{"(?:interval|counter-value|socket|core|cpu|node|die|thread)" : '),
     ("perf_stat", r"(?:[^,;]*[,;]){0,3}[\d.]+([,;])\w*\1[^\d\W][\w.:/=-]*\1\d+\1\d+\.\d\d"),
     ("numastat", r"Per-node (?:numastat|process|system)|node0 +node1|numa_hit +\d+( +\d+)+$"),
-    ("numastat", r"\Anuma_hit +\d+\nnuma_miss +\d+$"),
+    ("numastat", r"\A(?:.*[$#>] .*\n)?numa_hit +\d+\nnuma_miss +\d+$"),
     ("numastat", r"node\d+\s*\n\s*numa_hit +\d+$"),
     ("numactl", r"available: \d+ nodes? \(|(?:preferred node: )?physcpubind:"),
     ("zoneinfo", r"Node +\d+, zone +\w+$"),

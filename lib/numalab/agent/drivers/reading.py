@@ -59,7 +59,8 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
     names = "|".join(re.escape(name) for name in commands)
     if names:
         command = rf"(?:\S+=\S* +|sudo +|env +|time +|numactl +-\S+ +)*(?:[\w./~-]*/)?(?:{names})"
-        prompted = rf"(?:[A-Za-z][\w.-]*%|[$#%>]) *{command}(?:\s.*)?|[$%>]"
+        given = rf"(?:{command}|(?:sudo +)?cat +[\w./~-]+)"
+        prompted = rf"(?:[A-Za-z][\w.-]*%|[$#%>]) *{given}(?:\s.*)?|[$%>]"
         alone = rf"{command}(?:\s+(?:-|\||[12]?>).*)?"
         harmless = re.compile(rf"{_HARMLESS.pattern}|\s*(?:{prompted}|{alone})\Z")
     for n, row in enumerate(rows, 1):
