@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab.agent import cpulist, drivers
+from numalab.agent import cpulist, drivers, paths
 from numalab.agent.contract import (
     SCHEMA,
     Reason,
@@ -418,7 +418,7 @@ def test_a_trial_measures_and_reuses_its_copy(cache, tmp_path):
     # The proof is of the server, not of the client or of the trial's own process.
     for proof in json.loads(raw_text(tmp_path / "two", record, "proof"))["proofs"]:
         assert proof["memory"]["processes"] == 1 and proof["cpus"]["threads"] > 5
-    assert not servers_alive(dataset.cache_folder())
+    assert not servers_alive(paths.cache_folder())
 
 
 @needs_server
@@ -511,7 +511,7 @@ def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypat
     assert "sysbench did not end within 0 s after its" in fault_of(events)
     status, events = perform(at={"ready": lambda e: os.kill(e["pids"][0], signal.SIGSTOP)})
     assert status == 3 and "the server did not answer either" in fault_of(events)
-    assert not servers_alive(dataset.cache_folder())
+    assert not servers_alive(paths.cache_folder())
 
 
 @needs_server
@@ -574,14 +574,14 @@ def test_an_agent_that_is_killed_leaves_no_server(cache, tmp_path):
         [sys.executable, "-c", code, str(tmp_path / "plan.json"), str(tmp_path / "run"),
          f"numalab-test-{os.getpid()}"], env={**os.environ, **dataset.environment()})  # fmt: skip
     deadline = time.monotonic() + 20
-    while not servers_alive(dataset.cache_folder()) and time.monotonic() < deadline:
+    while not servers_alive(paths.cache_folder()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    alive = servers_alive(dataset.cache_folder())
+    alive = servers_alive(paths.cache_folder())
     agent.kill()
     agent.wait()
-    while servers_alive(dataset.cache_folder()) and time.monotonic() < deadline:
+    while servers_alive(paths.cache_folder()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert alive and not servers_alive(dataset.cache_folder())
+    assert alive and not servers_alive(paths.cache_folder())
 
 
 # --- the wire ---------------------------------------------------------------------------------

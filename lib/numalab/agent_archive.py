@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 from numalab.agent import compiled, probe
+from numalab.agent.paths import cache_folder
 from numalab.agent.served import load
 
 _START = (
@@ -78,7 +79,7 @@ def _made(program: compiled.Program, arch: str) -> bytes | None:
     if not shutil.which(compiler):
         return None
     version = subprocess.run([compiler, "--version"], capture_output=True).stdout
-    folder = Path(compiled.cache_folder())
+    folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{program.name}-", dir=folder) as work:

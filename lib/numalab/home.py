@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from numalab.agent.errors import Fault
+from numalab.agent.paths import cache_folder
 
 
 def root() -> Path:
@@ -59,9 +60,8 @@ def build() -> Path:
     own = checkout / "build"
     if os.access(own if own.exists() else checkout, os.W_OK | os.X_OK):
         return own
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(os.fsencode(checkout)).hexdigest()
-    return Path(cache) / "numalab" / "build" / digest[:8]
+    return cache_folder() / "build" / digest[:8]
 
 
 def memo(kind: str, of: bytes) -> Path:

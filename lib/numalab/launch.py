@@ -113,13 +113,6 @@ def resume(
     return end
 
 
-def refuse_busy() -> None:
-    """Raise Fault when others are at work on this machine, or a database server runs on it."""
-    from numalab.agent.trial import quiet
-
-    quiet.refuse(quiet.busy())
-
-
 def begun_here(folder: Path) -> bool:
     """Tell whether an unfinished run was begun in this checkout."""
     return _memo(folder).exists()

@@ -244,13 +244,14 @@ def run_all(
     end names what failed.
     """
     from numalab import pricing
+    from numalab.agent.trial import quiet
 
     started = time.monotonic()
     folders, failed = [], []
     priced = pricing.price(asked, settings, budget_s)
     settings.say(priced.text(shutil.get_terminal_size((100, 24)).columns) + "\n")
     if not settings.busy:
-        launch.refuse_busy()
+        quiet.refuse(quiet.busy())
         settings = replace(settings, busy=True)  # once begun it goes on; each run says what it met
     for one in priced.each:
         name = one.name

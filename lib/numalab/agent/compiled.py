@@ -22,6 +22,7 @@ from . import kernel
 from .contract import ToolRecord
 from .drivers.options import answer
 from .errors import Fault
+from .paths import cache_folder
 
 FLAGS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-pthread")
 _NATIVE = ("-march=native", "-mcpu=native", None)  # the first that gives a working program
@@ -40,12 +41,6 @@ class Program(NamedTuple):
     def variable(self) -> str:
         """The environment's variable that names one built elsewhere."""
         return f"NUMALAB_{self.name.upper()}"
-
-
-def cache_folder() -> str:
-    """Return the folder of built programs: under XDG_CACHE_HOME, else ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "numalab")
 
 
 def find(program: Program, named: Optional[str] = None) -> ToolRecord:
@@ -72,7 +67,7 @@ def build(program: Program, folder: Optional[str] = None) -> str:
     compiler and its flags, and the processor (the program is made for it). Raises Fault: no
     compiler, the first errors, no place to write.
     """
-    folder = folder or cache_folder()
+    folder = folder or str(cache_folder())
     begins = os.path.join(folder, f"numalab-{program.name}")
     carried = _carried(program)
     if carried:

@@ -456,9 +456,8 @@ def bind(
 
     ``cpus`` and ``nodes`` are lists, None for those that it has, or needs; ``policy`` is one of
     MODES, None for the default. Returns what the kernel then says is in force: ``cpus``, and
-    ``policy`` and ``nodes``
-    where it tells them. Raises Fault when that is not what was asked, as when a CPU is offline or
-    a node outside of the cpuset, and when the kernel refuses.
+    ``policy`` and ``nodes`` where it says so. Raises Fault when that is not what was asked, as when
+    a CPU is offline or a node outside of the cpuset, and when the kernel refuses.
     """
     policy = policy or "default"
     if cpus is not None:
@@ -490,7 +489,7 @@ def _bind_cpus(wanted: Sequence[int]) -> None:
 def _policy_now() -> Dict[str, str]:
     try:
         return memory_policy()
-    except OSError:  # it can be set, and proven, without being told
+    except OSError:  # it can be set, and proven, where it cannot be read
         return {}
 
 

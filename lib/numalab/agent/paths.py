@@ -1,9 +1,16 @@
-"""Paths as they are published: a person's home folder is "~" in every record."""
+"""The cache, and paths as they are published: a person's home folder is "~" in every record."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Optional
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is made once and kept: under XDG_CACHE_HOME, else ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "numalab"
 
 
 def published(path: Optional[str]) -> Optional[str]:

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from numalab import home
 from numalab.agent import kernel
 from numalab.agent.errors import Fault
+from numalab.agent.paths import cache_folder
 
 from . import tools
 
@@ -83,8 +84,7 @@ class Recipe(_Strict):
 
 def cache() -> Path:
     """Return the folder of images, guests and the key: $XDG_CACHE_HOME/numalab/lab."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "numalab" / "lab"
+    return cache_folder() / "lab"
 
 
 def recipe() -> Recipe:

@@ -59,8 +59,8 @@ class Collection:
             between = self._try(traffic.SOURCE, lambda: traffic.Counting(root))
             self._try(perf.SOURCE, lambda: self._start_perf(asked))
             if between:
-                aside = other_cpus(cell.cpus)
-                self._traffic = self._try(traffic.SOURCE, lambda: between.start(aside))
+                free = other_cpus(cell.cpus)
+                self._traffic = self._try(traffic.SOURCE, lambda: between.start(free))
         else:
             self._reasons[perf.SOURCE] = self._reasons[traffic.SOURCE] = reason("not-asked-for")
         self._before = self._snapshots()
@@ -87,8 +87,8 @@ class Collection:
             members = kernel.tree(pids, table)
             if not members:
                 raise NotHere(reason("workload-gone-before-perf"))
-            aside = other_cpus(self._cell.cpus)
-            self._perf[name] = perf.Counting(members, self._root, aside, asked.software_events)
+            free = other_cpus(self._cell.cpus)
+            self._perf[name] = perf.Counting(members, self._root, free, asked.software_events)
 
     def _try(self, name: str, what: Callable[[], Any]) -> Any:
         """Return what a collector gives; None, and the reason is kept, where it fails."""

@@ -125,12 +125,15 @@ def caches(host: Host, cpus: str) -> Caches:
     used = [cache for cache in data if wanted & set(cpulist.parse(cache.cpus))]
     last = [cache for cache in used if cache.level == level]
     outer = [cache for cache in used if cache.level >= 2] or last
-    cores = {cpu.number: cpu.siblings or str(cpu.number) for cpu in host.cpus if cpu.online}
-    of_one_core = all(
-        len({cores[n] for n in cpulist.parse(cache.cpus) if n in cores}) == 1 for cache in last
-    )
-    hidden = level < 3 and len(set(cores.values())) > 1 and of_one_core
+    hidden = level < 3 and _of_one_core_each(host, last)
     return Caches(_sum(last), _sum(outer) if _sum(last) else None, hidden)
+
+
+def _of_one_core_each(host: Host, caches: Sequence[Cache]) -> bool:
+    """Whether no two cores share one of these caches, on a host with several."""
+    cores = {cpu.number: cpu.siblings or str(cpu.number) for cpu in host.cpus if cpu.online}
+    sharing = [{cores[n] for n in cpulist.parse(one.cpus) if n in cores} for one in caches]
+    return len(set(cores.values())) > 1 and all(len(its) == 1 for its in sharing)
 
 
 def _sum(found: Sequence[Cache]) -> Optional[int]:

@@ -358,9 +358,9 @@ def _contradiction(final: Mapping[str, float], records: Sequence[Record]) -> str
              ("transferred", "transfer_rate")]  # fmt: skip
     for name, rate in pairs:
         if name in final and rate in final:
-            told, made = final[rate], final[name] / seconds
-            if abs(made - told) > 0.01 + told * (0.02 + 1e-4 / seconds):
-                return f"{name} in {seconds} s are not {told} a second"
+            stated, made = final[rate], final[name] / seconds
+            if abs(made - stated) > 0.01 + stated * (0.02 + 1e-4 / seconds):
+                return f"{name} in {seconds} s are not {stated} a second"
     threads = next((r["value"] for r in records if r.get("name") == "threads"), None)
     shares = [r["value"] for r in records if (r["kind"], r.get("name")) == ("fairness", "events")]
     if threads and shares and abs(threads * shares[-1] / (final["total_events"] or 1) - 1) > 1e-3:

@@ -10,10 +10,11 @@ import json
 import textwrap
 from typing import Dict, Iterator, List, Sequence, Tuple
 
+from .. import cpulist
 from ..contract import Json, Reason, reason, to_json
 from ..errors import Fault
 from . import catalogue, describe, state, survey, topology
-from .findings import Facts, Finding, listed
+from .findings import Facts, Finding
 from .survey import NodeUse, ProcessUse, Survey
 
 _MOST_PROCESSES = 10
@@ -118,7 +119,7 @@ def _process_lines(processes: Sequence[ProcessUse], width: int) -> List[str]:
         by_node = " ".join(f"{node}:{100 * memory[node] / total:.0f}%" for node in largest)
         policies = process.policies
         policy = max(policies, key=lambda one: sum(policies[one].values()), default="?")
-        where = "?" if process.cpu_nodes is None else listed(process.cpu_nodes) or "none"
+        where = "?" if process.cpu_nodes is None else cpulist.format(process.cpu_nodes) or "none"
         lines.append(
             f"{process.pid:>7}  {process.name[:15]:<15} {describe.gib(process.total):>8}  "
             f"{by_node:<20}  {where:<7}  {policy}"

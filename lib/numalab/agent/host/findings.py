@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Iterable, List, Optional, Set, Tuple
 
-from .. import cpulist
 from ..contract import Host, Reason, State
 from .state import value
 from .survey import ByNode, NodeUse, ProcessUse, Survey
@@ -94,11 +93,6 @@ def finding(
 def remedy(code: str, **fields: Any) -> Remedy:
     """Return one of REMEDIES."""
     return Remedy(REMEDIES[code].format(**fields), Reason(code, fields))
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Return nodes in the kernel's list format."""
-    return cpulist.format(numbers)
 
 
 class Facts:

@@ -6,7 +6,8 @@ from typing import Iterator
 
 from .. import cpulist
 from ..contract import reason
-from .findings import Facts, Finding, finding, listed, remedy
+from ..cpulist import format as listed
+from .findings import Facts, Finding, finding, remedy
 from .state import emulated
 
 _MOVED_BYTES_PER_S = 100e6

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List
 
 from ..contract import Reason, reason
+from ..cpulist import format as listed
 from .findings import (
     AWAY_BYTES,
     AWAY_SHARE,
@@ -16,7 +17,6 @@ from .findings import (
     Finding,
     Remedy,
     finding,
-    listed,
     outside,
     remedy,
 )
@@ -124,20 +124,7 @@ def swapping(facts: Facts) -> Iterator[Finding]:
     out = facts.now("pswpout")
     if not full or not roomy or (used < max(total // 20, AWAY_BYTES) and not out):
         return
-    swapped = [one for one in facts.survey.processes if (one.swap_bytes or 0) >= AWAY_BYTES]
-    swapped = sorted(swapped, key=lambda one: -(one.swap_bytes or 0))[:3]
-    evidence = [
-        reason("node-held", node=node.number, anonymous=node.anonymous_bytes or 0,
-               cache=node.page_cache_bytes or 0, room=facts.room(node))
-        for node in full[:3]
-    ]  # fmt: skip
-    if out:
-        evidence.append(reason("swapping-now", pages=out, seconds=facts.survey.interval_s))
-    else:
-        went, came = facts.since_boot("pswpout"), facts.since_boot("pswpin")
-        evidence.append(reason("swapped-since-boot", went=went, came=came))
-    for one in swapped:
-        evidence.append(reason("process-in-swap", name=one.name, pid=one.pid, size=one.swap_bytes))
+    swapped = _most_in_swap(facts)
     remedies = [
         remedy("do-interleave"),
         remedy("do-swap-less"),
@@ -145,10 +132,32 @@ def swapping(facts: Facts) -> Iterator[Finding]:
     ]
     numbers = [node.number for node in full]
     yield finding(
-        "problem" if out else "warning", "swap-insanity", evidence=evidence, remedies=remedies,
-        nodes=numbers, pids=[one.pid for one in swapped], used=used, full=listed(numbers),
+        "problem" if out else "warning", "swap-insanity", remedies=remedies,
+        evidence=_swap_evidence(facts, full, swapped), nodes=numbers,
+        pids=[one.pid for one in swapped], used=used, full=listed(numbers),
         to=roomy[0].number, free=roomy[0].free_bytes,
     )  # fmt: skip
+
+
+def _most_in_swap(facts: Facts) -> List[ProcessUse]:
+    swapped = [one for one in facts.survey.processes if (one.swap_bytes or 0) >= AWAY_BYTES]
+    return sorted(swapped, key=lambda one: -(one.swap_bytes or 0))[:3]
+
+
+def _swap_evidence(
+    facts: Facts, full: List[NodeUse], swapped: List[ProcessUse]
+) -> Iterator[Reason]:
+    for node in full[:3]:
+        yield reason("node-held", node=node.number, anonymous=node.anonymous_bytes or 0,
+                     cache=node.page_cache_bytes or 0, room=facts.room(node))  # fmt: skip
+    if facts.now("pswpout"):
+        seconds = facts.survey.interval_s
+        yield reason("swapping-now", pages=facts.now("pswpout"), seconds=seconds)
+    else:
+        went, came = facts.since_boot("pswpout"), facts.since_boot("pswpin")
+        yield reason("swapped-since-boot", went=went, came=came)
+    for one in swapped:
+        yield reason("process-in-swap", name=one.name, pid=one.pid, size=one.swap_bytes)
 
 
 def _is_short(facts: Facts, node: NodeUse) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .. import cpulist
 from ..contract import Reason, reason
+from ..cpulist import format as listed
 from .findings import (
     AWAY_BYTES,
     AWAY_SHARE,
@@ -16,7 +17,6 @@ from .findings import (
     Finding,
     Remedy,
     finding,
-    listed,
     outside,
     remedy,
 )

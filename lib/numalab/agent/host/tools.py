@@ -94,8 +94,8 @@ def _answers(reading: int, deadline: float) -> Dict[str, Tool]:
             break
         data += part
     os.close(reading)
-    told = (json.loads(line) for line in data.splitlines())
-    return {name: from_json(Tool, tool) for name, tool in told}
+    lines = map(json.loads, data.splitlines())
+    return {name: from_json(Tool, tool) for name, tool in lines}
 
 
 def _by_driver(name: str) -> Tool:

@@ -26,6 +26,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 from ..contract import SCHEMA, Reason, Tell, from_json, reason, to_json
 from ..errors import Fault
+from ..paths import cache_folder
 from ..trial import events, journal, process
 from .copying import FULL, copy_folder, sync
 
@@ -41,12 +42,6 @@ class Copy(NamedTuple):
     bytes: int
     seconds: float
     lock: int  # held as long as its server lives
-
-
-def cache_folder() -> Path:
-    """Return the folder of all data sets: under XDG_CACHE_HOME, else ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "numalab"
 
 
 def environment() -> Dict[str, str]:

@@ -37,11 +37,11 @@ def busy(patience_s: Optional[float] = None) -> List[Reason]:
     return [one for one in (others, servers()) if one]
 
 
-def others_at_work(seconds: float = _LOOK_S) -> Optional[Reason]:
+def others_at_work() -> Optional[Reason]:
     """Return who uses more than LIMIT of the CPUs just now, beside the measuring itself."""
     cpus = cpulist.format(os.sched_getaffinity(0))
     before = cpu.snapshot()
-    time.sleep(seconds)
+    time.sleep(_LOOK_S)
     after = cpu.snapshot()
     found = cpu.difference(
         before, after, os.getpid(), cpus, _our_own(after.processes), beside=True

@@ -55,17 +55,17 @@ def _memory_only_node(fields: Fields) -> str:
     said = f"node {fields['node']} has memory without CPUs"
     if fields["tier"] is not None:
         said += f", in the kernel's memory tier {fields['tier']}"
-    told = ((fields["ns"], "ns"), (fields["mb_s"], "MB/s"))
-    known = [f"{value} {unit}" for value, unit in told if value is not None]
+    figures = ((fields["ns"], "ns"), (fields["mb_s"], "MB/s"))
+    known = [f"{value} {unit}" for value, unit in figures if value is not None]
     return said + (f"; by the firmware: reads {' and '.join(known)}" if known else "")
 
 
 def _stands_for_pairs(fields: Fields) -> str:
     pairs = units.count(fields["pairs"], "pair")
-    far = f"at distance {fields['distance']}"
+    distance = f"at distance {fields['distance']}"
     if fields["distance"] is None:
-        far = "of unknown distance"
-    return f"{fields['here']}→{fields['there']} stands for {pairs} {far}"
+        distance = "of unknown distance"
+    return f"{fields['here']}→{fields['there']} stands for {pairs} {distance}"
 
 
 SENTENCES: Dict[str, Template] = {

@@ -156,7 +156,7 @@ SENTENCES: Dict[str, Template] = {
     "container-not-seen": "no container was seen that {engine} started: only its processes could "
     "be proven",
     "several-containers": "{number} containers began since {engine} was started: which is this "
-    "trial's cannot be told",
+    "trial's is not known",
     "container-left": lambda said: (
         "its container still runs: processes " + ", ".join(map(str, said["pids"]))
     ),
