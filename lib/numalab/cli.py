@@ -179,6 +179,14 @@ class Wanted:
 
         return None if self.budget is None else experiments.duration(self.budget)
 
+    @property
+    def service(self) -> str | None:
+        """The service file of a resumed run, the one option that may be set for it."""
+        options = dict(_key_value(text) for text in self.option or [])
+        if set(options) - {"service"}:
+            raise Fault("--resume goes on as its plan says: it takes no --set but service=FILE")
+        return options.get("service")
+
     def of_all(self, settings: session.Settings, collect: bool = True) -> list[session.Asked]:
         """Return what is wanted of every experiment that has the profile."""
         from numalab import session
@@ -354,10 +362,7 @@ def run(
         begun_elsewhere=begun_elsewhere,
     )
     if resume is not None:
-        options = dict(_key_value(text) for text in wanted.option or [])
-        if set(options) - {"service"}:
-            raise Fault("--resume goes on as its plan says: it takes no --set but service=FILE")
-        session.resume(resume, settings, own_file, options.get("service"))
+        session.resume(resume, settings, own_file, wanted.service)
         return
     if wanted.every:
         asked = wanted.of_all(settings, collect)

@@ -118,6 +118,12 @@ class Experiment(BaseModel):
                 )
         return tuple(case for case in self.cases if names is None or case.name in names)
 
+    def _collecting(self, asked: bool | None) -> CollectorRequest | None:
+        wanted = self.collectors if asked is None else asked
+        if isinstance(wanted, CollectorRequest):
+            return wanted
+        return CollectorRequest() if wanted else None
+
     @property
     def headline(self) -> str | None:
         """The first metric of ``measure``: the one that progress lines show."""
@@ -159,11 +165,6 @@ class Experiment(BaseModel):
         sweep = chosen.sweep if chosen.sweep is not None else self.sweep
         if pairs is not None:
             sweep = [replace(one, pairs=None) for one in sweep]
-        wanted: CollectorRequest | bool | None = self.collectors
-        if collectors is not None:
-            wanted = collectors
-        if isinstance(wanted, bool):
-            wanted = CollectorRequest() if wanted else None
         return Request(
             schema=SCHEMA,
             experiment=self.name,
@@ -185,7 +186,7 @@ class Experiment(BaseModel):
             names=tuple(dict.fromkeys(_named(self.claims))),
             headline=self.headline,
             measure=self.measure,
-            collectors=wanted,
+            collectors=self._collecting(collectors),
             changes=self.changes,
             time_limit_s=time_limit_s or chosen.time_limit_s,
             pairs=pairs if pairs is not None else EVERY if bindings else self.pairs,

@@ -335,10 +335,14 @@ def _consistent(
     tours = {tour.id for tour in plan.tours}
     if tours & set(plan.cell) or len(tours) < len(plan.tours):
         raise Fault(f"{where}: two cells or tours have one id", _FROM_A_COPY)
+    _consistent_trials(folder / "journal.ndjson", plan, trials)
+
+
+def _consistent_trials(where: Path, plan: Plan, trials: Iterable[TrialRecord]) -> None:
+    """Raise Fault where a journal's line is not what the plan says of its trial."""
     planned = {item.trial: item for item in plan.order}
     seen: set[int] = set()
     for trial in trials:
-        where = folder / "journal.ndjson"
         item = planned.get(trial.trial)
         if item is None or trial.trial in seen:
             why = "stands there twice" if item else "is not in the plan"

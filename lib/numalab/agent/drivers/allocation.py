@@ -55,6 +55,7 @@ from .probe_output import (
     TEXT,
     WHOLE,
     Keys,
+    Line,
     conversation,
     placements,
 )  # fmt: skip
@@ -187,14 +188,8 @@ class Allocation(Driver):
             if end[when] is not None:
                 level = result.check(end[when], _LEVEL, when)
                 records.append({"kind": "level", "when": when, **level})
-        for name, part in end["parts"].items():
-            if name not in _PARTS or not isinstance(part, dict):
-                raise result.wrong(f"parts: {name!r} is not known")
-            for node, size in part.items():
-                if not (node.isascii() and node.isdigit()) or type(size) is not int or size < 0:
-                    raise result.wrong(f"parts: {size!r} bytes on node {node!r}")
-                records.append({"kind": "part", "name": name, "node": int(node), "bytes": size})
-        return [*records, *placements(ready), *placements(result)]
+        parts = _read_parts(result, end["parts"])
+        return [*records, *parts, *placements(ready), *placements(result)]
 
     def metrics(self, records: Sequence[Record]) -> List[Row]:
         """Return the allocation as metrics; shares are of the bytes that were placed.
@@ -345,6 +340,19 @@ _FILL: Keys = {
 }  # fmt: skip
 _LEVEL: Keys = {"free": WHOLE, "page_cache": WHOLE}
 _PARTS = ("parent", "copied", "new")
+
+
+def _read_parts(result: Line, parts: Mapping[str, Any]) -> List[Record]:
+    """Return a record for the bytes of each part on each node."""
+    records: List[Record] = []
+    for name, part in parts.items():
+        if name not in _PARTS or not isinstance(part, dict):
+            raise result.wrong(f"parts: {name!r} is not known")
+        for node, size in part.items():
+            if not (node.isascii() and node.isdigit()) or type(size) is not int or size < 0:
+                raise result.wrong(f"parts: {size!r} bytes on node {node!r}")
+            records.append({"kind": "part", "name": name, "node": int(node), "bytes": size})
+    return records
 
 
 def _placed(records: Sequence[Record], setup: Mapping[str, Any]) -> List[Row]:
