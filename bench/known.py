@@ -240,6 +240,7 @@ def measure(part: Part) -> runs.Run:
             )
     finally:
         guests.down(part.host, print)
+    (kept / name / store.EXPERIMENT).write_bytes(file.read_bytes())
     subprocess.run([*numalab, "check", "--rebuild", str(kept / name)], check=True)
     return runs.load(kept / name)
 
