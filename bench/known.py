@@ -39,6 +39,7 @@ from numalab import home, runs, store  # noqa: E402
 from numalab.agent import drivers  # noqa: E402
 from numalab.agent.collectors import memory_model, snapshots  # noqa: E402
 from numalab.agent.contract import CONTROL, VERIFIED, Cell, TrialRecord  # noqa: E402
+from numalab.agent.errors import Fault  # noqa: E402
 from numalab.analysis import claims, judge  # noqa: E402
 from numalab.lab import guests  # noqa: E402
 
@@ -261,8 +262,13 @@ def main() -> int:
         made: dict[str, runs.Run] = {}
         found = []
         for name in given.parts or (one for one in PARTS if one != "three"):
-            made[name] = measure(PARTS[name])
-            found.append(look(made[name], made.get(PARTS[name].beside)))
+            print(f"\n{name}, from {time.strftime('%H:%M')}", flush=True)
+            try:
+                made[name] = measure(PARTS[name])
+                found.append(look(made[name], made.get(PARTS[name].beside)))
+            except (Fault, subprocess.CalledProcessError) as error:
+                print(f"  {name} was not measured: {error}")
+                found.append(False)
     return not all(found)
 
 
