@@ -7,17 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import frames
-from numalab import check, experiments, launch
+from numalab import check, experiments, launch, runs, session
 from numalab.agent.errors import Fault
 from numalab.agent.paths import published
 from numalab.agent.plan import make
 from numalab.agent.trial import journal
+from numalab.analysis import judge
 from numalab.pages import execute
 from topologies import topology
 
@@ -193,3 +195,18 @@ def test_a_line_that_ctrl_c_took_the_head_of_is_passed_over():
     late = SimpleNamespace(stdout=['{"event": "end"}\n', "4\n"])
     with pytest.raises(Fault, match="no progress event"):
         list(launch._events(late, torn=True))
+
+
+def test_a_resumed_run_has_spent_what_its_trials_took_before(tmp_path, monkeypatch):
+    folder = frames.sysbench_run(
+        tmp_path / "runs" / "here" / "20261120T220511Z-sysbench-cpu", "here"
+    )
+    made = runs.load(folder).plan
+    asked = replace(made.request, until=0.03, budget_s=1.0)  # its trials took 4.5 s each
+    monkeypatch.setattr(judge, "undecided", lambda run, within: (1, ["local 0: events"]))
+    said: list[str] = []
+    enough = session._enough(replace(made, request=asked), folder, SimpleNamespace(say=said.append))
+    assert enough() and said[-1] == "  the budget is spent"
+    asked = replace(asked, budget_s=600.0)
+    enough = session._enough(replace(made, request=asked), folder, SimpleNamespace(say=said.append))
+    assert not enough()

@@ -227,7 +227,9 @@ def _enough(plan: Plan, folder: Path, settings: Settings) -> Callable[[], bool] 
         shown = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
         settings.say(f"  {blocks}: {of - len(still)} of {of} comparisons decided"
                      + (f"; open: {shown}" if still else ""))  # fmt: skip
-        spent = budget_s is not None and time.monotonic() - began > budget_s
+        # Of a run that was resumed, what its trials took before counts too.
+        took_s = max(time.monotonic() - began, sum(one.times.total_s for one in run.trials))
+        spent = budget_s is not None and took_s > budget_s
         if still and spent:
             settings.say("  the budget is spent")
         return spent or not still
