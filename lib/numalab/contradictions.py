@@ -270,8 +270,9 @@ def _of_server(
     for key in sorted(set(options) & set(variables)):
         if str(options[key]) != variables[key] or f"{key} = {variables[key]}\n" not in config:
             yield f"its {key} is {variables[key]}, its cell's is {options[key]}"
-    literal = [one for one in shlex.split(service.get("start", "")) if one and "{" not in one]
-    lost = [one for one in literal if " " not in one and one not in config.splitlines()[0]]
+    words = shlex.split(service.get("start", ""))
+    literal = [one for one in words if not set(one) & set("{ ~")]  # ~ and names were replaced
+    lost = [one for one in literal if one not in config]
     files: Iterable[str] = (service.get("files") or {}).values()
     if lost or any("{" not in text and text not in config for text in files):
         yield f"it was not started as its service says{': ' + lost[0] if lost else ''}"
