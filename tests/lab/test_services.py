@@ -79,12 +79,23 @@ def test_valkey(numalab, host):
     assert even(one["memory"]["shares"])
 
 
+def test_memcached(numalab, host):
+    found = proofs(
+        numalab, host, "service", "--set", "service=memcached", "-b", "unbound", "-b",
+        "instances:nodes",
+    )  # fmt: skip
+    each_on_its_node(found["instances:nodes"])
+
+
 def test_tomcat(numalab, host):
     """Heap, code and threads of a JVM on its node; its own policy where it places by itself."""
     found = proofs(numalab, host, "service-per-node")
     each_on_its_node(found["instances:nodes"])
 
-    found = proofs(numalab, host, "service-per-node", "-b", "unbound", "--set", "use_numa=on")
+    found = proofs(
+        numalab, host, "service-per-node", "-b", "unbound", "--set", "use_numa=on", "--set",
+        "balancer=none",
+    )  # fmt: skip
     for instances in found.values():
         (memory,) = (proof["memory"] for proof in instances.values())
         size = sum(memory["interleaved_bytes"].values())
@@ -106,3 +117,18 @@ def test_postgresql(numalab, host):
     assert even(memory["interleave:0"]["shares"])
     for cell, one in memory.items():
         assert one["anonymous_bytes"] > 32 << 20, (cell, "without its tables")
+
+
+def test_postgresql_in_huge_pages(numalab, host):
+    """Its shared buffers are then of hugetlbfs, and are counted all the same."""
+    numalab("lab", "ssh", host, "--", "sysctl -qw vm.nr_hugepages=256")
+    try:
+        found = proofs(
+            numalab, host, "postgresql-binding", "-b", "local:0", "--set", "huge_pages=on",
+        )  # fmt: skip
+    finally:
+        numalab("lab", "ssh", host, "--", "sysctl -qw vm.nr_hugepages=0")
+    for instances in found.values():
+        (memory,) = (proof["memory"] for proof in instances.values())
+        assert memory["shares"]["0"] > 0.98
+        assert memory["anonymous_bytes"] > 32 << 20, "without its tables"
