@@ -410,7 +410,7 @@ def test_a_level_says_its_figures():
     frame, planned = cased(FULL)
     asked = {"metric": "numa_miss", "point": "node 1", "cell": "cpus-only/full", "at_least": 195}
     assert verdict(asked, frame, None, planned).because == (
-        "numa_miss node 1, cpus-only 0/full: median 199 pages, 96.9% interval [190 pages, "
+        "numa miss node 1, cpus-only 0/full: median 199 pages, 96.9% interval [190 pages, "
         "205 pages] from 6 blocks; the claim asks for at least 195 pages; "
         "the interval straddles the margin"
     )
@@ -432,7 +432,7 @@ def test_a_level_per_another_metric_and_of_every_point():
     ])  # fmt: skip
     asked = {"metric": "numa_miss", "per": "size", "cell": "cpus-only/full", "point": "node 1"}
     found = verdict({**asked, "between": [0.4, 0.6]}, both, None, planned)
-    assert found.verdict == SUPPORTED and "numa_miss per size node 1" in found.because
+    assert found.verdict == SUPPORTED and "numa miss per size node 1" in found.because
     del asked["point"]
     found = verdict({**asked, "at_least": 0.45}, both, None, planned)
     assert found.verdict == SUPPORTED and "of 2 the least favourable" in found.because

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ...agent import cpulist
 from ...agent.contract import CONTROL, VERIFIED, Cell, Reason, reason
+from ...show import tables
 from .. import evidence, judge
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def rows_of(
     if points is not None:
         rows = rows.filter(pl.col("point").is_in(list(points)))
         if rows.is_empty():
-            raise Untestable("not-measured-at", metric=metric, points=list(points))
+            raise Untestable("not-measured-at", metric=title(metric, per), points=list(points))
     return rows
 
 
@@ -155,10 +156,10 @@ def _require(run: Run, metric: str, names: Sequence[str]) -> None:
         raise Untestable("emulated-times")
     rows = rows.filter(pl.col("cell").is_in(list(names)))
     if rows.is_empty():
-        raise Untestable("metric-not-measured", metric=metric)
+        raise Untestable("metric-not-measured", metric=title(metric))
     if rows["value"].is_not_null().sum() == 0:
         why = evidence.why_missing(run.measurements, metric)
-        raise Untestable("metric-without-value", metric=metric, why=list(map(str, why)))
+        raise Untestable("metric-without-value", metric=title(metric), why=list(map(str, why)))
     if not (rows["grade"] == VERIFIED).any():
         counts = rows.group_by("grade").agg(pl.col("trial").n_unique()).sort("grade")
         raise Untestable("no-verified-trial", counts=dict(counts.iter_rows()))
@@ -169,9 +170,9 @@ def points_of(rows: pl.DataFrame, points: Sequence[str] | None) -> list[str]:
     return list(points) if points is not None else rows["point"].unique().sort().to_list()
 
 
-def title(metric: str, per: str | None) -> str:
+def title(metric: str, per: str | None = None) -> str:
     """Return what is compared, in words."""
-    return metric + (f" per {per}" if per else "")
+    return tables.plain(metric) + (f" per {tables.plain(per)}" if per else "")
 
 
 def too_few(count: int, name: str, run: Run) -> str:

@@ -24,6 +24,7 @@ from .base import (
     rows_of,
     undecided,
 )
+from .base import title as titled
 
 if TYPE_CHECKING:
     from ...runs import Run
@@ -57,7 +58,8 @@ class Follows(Form):
         leads, trails = (
             self._effects(run, metric, pairs, names) for metric in (self.follows, self.metric)
         )
-        title = f"{self.metric} after {self.follows}, {len(pairs)} pairs with as many CPUs"
+        lead_name, trail_name = titled(self.follows), titled(self.metric)
+        title = f"{trail_name} after {lead_name}, {len(pairs)} pairs with as many CPUs"
         every = zip(pairs * 2, [*leads, *trails], strict=True)
         for (cell, _), effect in sorted(every, key=lambda both: both[1].n):
             if not effect.decided:
@@ -65,7 +67,7 @@ class Follows(Form):
                 return Judged(INCONCLUSIVE, f"{title}: {why}", names)
         apart = [place for place, lead in enumerate(leads) if lead.different]
         if not apart:
-            raise Untestable("nothing-to-follow", metric=self.follows)
+            raise Untestable("nothing-to-follow", metric=titled(self.follows))
         moved = [place for place in apart if trails[place].different]
         same = [place for place in moved if _up(leads[place]) == _up(trails[place])]
         against = [place for place in moved if place not in same]
@@ -75,9 +77,9 @@ class Follows(Form):
         (one, other), lead, trail = pairs[place], leads[place], trails[place]
         ratio, low, high = trail.figures
         because = (
-            f"{title}: {len(apart)} differ in {self.follows}, {self.metric} goes the same way in "
+            f"{title}: {len(apart)} differ in {lead_name}, {trail_name} goes the same way in "
             f"{len(same)} of them and the other way in {len(against)}; {one.label} over "
-            f"{other.label}: {self.follows} ratio {lead.figures[0]:.3f}, {self.metric} ratio "
+            f"{other.label}: {lead_name} ratio {lead.figures[0]:.3f}, {trail_name} ratio "
             f"{ratio:.3f}, 95 % interval [{low:.3f}, {high:.3f}] from "
             f"{trail.n} blocks"
         )
@@ -89,7 +91,7 @@ class Follows(Form):
         rows = rows_of(run, metric, None, names, None).filter(pl.col("cell").is_in(list(names)))
         points = rows["point"].unique().to_list()
         if len(points) != 1:
-            raise Untestable("several-points", metric=metric)
+            raise Untestable("several-points", metric=titled(metric))
         asked = judge.of(run.measurements, run.plan, metric, points[0])
         return [asked.compare(one.id, other.id) for one, other in pairs]
 

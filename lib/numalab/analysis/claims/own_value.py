@@ -139,4 +139,4 @@ def _figure(value: float, unit: str) -> str:
     if unit == "share":
         return f"{value:.1%}"
     shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{shown} {unit}".rstrip()
+    return shown if unit == "count" else f"{shown} {unit}".rstrip()
