@@ -737,3 +737,16 @@ def test_what_a_named_binding_became_holds_in_every_case(drivers, tmp_path):
     here = plan.Environment(str(tmp_path))  # a kernel that has no setting
     became = resolved(plan.make(in_cases(), topologies.topology(2), here))
     assert became["cpus-only:roomiest"][1].code == "settings-absent"
+
+
+def test_what_is_far_too_much_is_refused_before_it_is_made(drivers, monkeypatch):
+    """A request may be a stranger's: a recorded plan is made again where it is checked."""
+    many = {"option": "threads", "values": list(range(1, 400)), "bindings": ["local"]}
+    with pytest.raises(Fault, match="threads has 399 values"):
+        plan.make(request(sweep=[many]), topologies.topology(2))
+    monkeypatch.setattr(order, "MOST_TRIALS", 20)
+    with pytest.raises(Fault, match="1 block of 56 cells are more than 20 trials"):
+        plan.make(request(bindings=["remote"], baseline=None, blocks=1), topologies.topology(8))
+    monkeypatch.setattr(plan.resolve, "MOST_CELLS", 10)
+    with pytest.raises(Fault, match="remote is more than 10 cells"):
+        plan.make(request(bindings=["remote"], baseline=None), topologies.topology(8))

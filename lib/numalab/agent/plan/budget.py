@@ -11,6 +11,7 @@ that adds blocks until it has decided goes without blocks first: it may not need
 
 from __future__ import annotations
 
+import collections
 import math
 from typing import Callable, Dict, Hashable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -52,11 +53,11 @@ def fit(
     if cells_first and budget_s is not None:
         while blocks > FEWEST_BLOCKS and price(cells, blocks) > budget_s:
             blocks -= 1
-    steps = list(_steps(list(cells), blocks))
-    least_s = price(steps[-1].cells, steps[-1].blocks)
+    (last,) = collections.deque(_steps(list(cells), blocks), maxlen=1)
+    least_s = price(last.cells, last.blocks)
     if budget_s is None:
         return Fitted(list(cells), blocks, [], least_s)
-    for step in steps:
+    for step in _steps(list(cells), blocks):
         if price(step.cells, step.blocks) <= budget_s:
             return _said(cells, step, budget_s, least_s)
     why = reason("budget-too-small", budget_s=budget_s, least_s=round(least_s, 1))
@@ -66,7 +67,7 @@ def fit(
 class _Step(NamedTuple):
     cells: List[Cell]
     blocks: int
-    left_out: Dict[str, str]  # the code of the reason by the cell's id
+    left_out: Dict[str, str]  # the code of the reason by the cell's id; grows with the next step
 
 
 def _steps(cells: List[Cell], blocks: int) -> Iterator[_Step]:
@@ -79,22 +80,22 @@ def _steps(cells: List[Cell], blocks: int) -> Iterator[_Step]:
     ):
         for group in groups:
             cells = _without(cells, group, code, gone)
-            yield _Step(cells, blocks, dict(gone))
+            yield _Step(cells, blocks, gone)
     while blocks > FEWEST_BLOCKS:
         blocks -= 1
-        yield _Step(cells, blocks, dict(gone))
+        yield _Step(cells, blocks, gone)
     first = next((cell.case.name for cell in cells if cell.case), None)
     cases = _variants(cells, lambda cell: cell.case and cell.case.name != first and cell.variant)
     for group in cases[:-1]:
         cells = _without(cells, group, "budget-case", gone)
-        yield _Step(cells, blocks, dict(gone))
+        yield _Step(cells, blocks, gone)
     for cell in reversed(cells):
         compared = [one for one in cells if one.role != CONTROL]
         free = cell.cpus is None and cell.memory.policy == "default"
         stays = cell.role == CONTROL or cell.case or free or _compared(cell, cells)
         if len(compared) > 2 and not stays:
             cells = _without(cells, [cell], "budget-cell", gone)
-            yield _Step(cells, blocks, dict(gone))
+            yield _Step(cells, blocks, gone)
 
 
 def _variants(cells: Sequence[Cell], of: Callable[[Cell], Hashable]) -> List[List[Cell]]:

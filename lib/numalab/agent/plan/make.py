@@ -39,7 +39,7 @@ from ..trial import settings as changes
 from . import budget, classes, kinds, resolve
 from .budget import FEWEST_BLOCKS as FEWEST_BLOCKS
 from .classes import CLASS
-from .order import trial_order
+from .order import check_size, trial_order
 from .request import check
 from .tours import started, toured
 
@@ -101,6 +101,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     host = _without_the_clients_cpus(request, host)
     environment = environment or _environment(request, host)
     found = _resolved(request, host)
+    check_size(len(found.cells) * max(1, len(request.cases)))
     cells, unfit = _in_cases(request, found, environment.root)
     cells, forbidden = _permitted(cells, environment)
     tool, driver, cells, unusable = _prepare_with_a_tool(request, host, cells, found, environment)
@@ -550,6 +551,7 @@ class _Preparation:
                 copies = self._copies(cell, sweep)
                 result[cell.id] += copies
                 made += len(copies)
+                check_size(len(self.ready))
             wrong = [one for one in self.faults[before:] if not isinstance(one, NotHere)]
             if wrong and not made:
                 raise wrong[0]

@@ -12,6 +12,7 @@ from typing import Container, Iterator, List, Optional, Sequence, Tuple
 
 from ..contract import Cell, Plan, Trial
 from ..errors import Fault
+from ..words import units
 
 MOST_TRIALS = 16_000  # of one run: its files are read whole
 
@@ -25,12 +26,7 @@ def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> Tuple[Trial, .
     every version of Python: ``random.Random(seed).random()`` is what the library promises to
     keep. Raises Fault for more than MOST_TRIALS.
     """
-    if blocks * max(1, len(cells)) > MOST_TRIALS:
-        raise Fault(
-            f"{blocks:,} blocks of {len(cells)} cells are more than {MOST_TRIALS:,} trials, "
-            "the most of one run",
-            f"ask for at most {MOST_TRIALS // max(1, len(cells)):,} blocks",
-        )
+    check_size(len(cells), blocks)
     rng = random.Random(seed)
     order: List[Trial] = []
     last: Optional[Cell] = None
@@ -45,6 +41,17 @@ def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> Tuple[Trial, .
         for position, cell in enumerate(row, start=1):
             order.append(Trial(len(order) + 1, block, position, cell.id))
     return tuple(order)
+
+
+def check_size(cells: int, blocks: int = 1) -> None:
+    """Raise Fault for more than MOST_TRIALS."""
+    if blocks * cells > MOST_TRIALS:
+        most = MOST_TRIALS // cells
+        raise Fault(
+            f"{units.count(blocks, 'block')} of {cells:,} cells are more than {MOST_TRIALS:,} "
+            "trials, the most of one run",
+            f"ask for at most {units.count(most, 'block')}" if most else "ask for fewer bindings",
+        )
 
 
 def _not_again(cells: Sequence[Cell], last: Optional[Cell]) -> Sequence[Cell]:

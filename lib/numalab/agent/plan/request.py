@@ -14,6 +14,7 @@ from .kinds import KINDS
 from .order import MOST_TRIALS
 from .resolve import parse
 
+MOST_VALUES = 256  # of a sweep
 _CASE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
 
 
@@ -81,6 +82,10 @@ def _check_values(request: Request) -> None:
 def _check_sweep(sweep: SweepRequest, names: Set[str]) -> None:
     if sweep.pairs not in (CLASS, None):
         raise Fault(f"sweep: pairs is {sweep.pairs!r}", f"write {CLASS}, or leave it out")
+    if len(sweep.values) > MOST_VALUES:
+        raise Fault(
+            f"sweep: {sweep.option} has {len(sweep.values):,} values", f"{MOST_VALUES} are the most"
+        )
     if not sweep.values or not sweep.bindings:
         raise Fault(f"sweep: {sweep.option} has no values or no bindings", "name at least one")
     for value in sweep.values:

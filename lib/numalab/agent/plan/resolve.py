@@ -30,6 +30,7 @@ def parse(asked: Any) -> Binding:
 
 
 Key = Tuple[Any, ...]
+MOST_CELLS = 1 << 16  # of one binding: every pair of 256 nodes
 
 
 def key(cell: Cell) -> Key:
@@ -163,6 +164,8 @@ def _found(
             cells.append(one)
         else:
             skipped.append(one)
+        if len(cells) > MOST_CELLS:
+            raise Fault(f"{binding.text} is more than {MOST_CELLS:,} cells here", "name its nodes")
     made.keys[binding.text] = [key(cell) for cell in cells]
     for one in skipped[:1]:
         made.reasons[binding.text] = one.reason
