@@ -108,9 +108,10 @@ def test_claims_are_pivoted_by_host_with_the_figures_elsewhere(three, monkeypatc
         ],
     )
     table = three.claims()
-    assert columns(table) == ["claim", "real", "two (counted)", "sixteen (counted)", "source"]
+    # a host that decided nothing has no column
+    assert columns(table) == ["claim", "two (counted)", "sixteen (counted)", "source"]
     assert len([line for line in str(table).splitlines() if line.startswith("|")]) == 3
-    assert "not testable | ● supported | ● supported" in table
+    assert "| ● supported | ● supported |" in table and "real" not in table
     details = three.claim_details()
     assert "- two (counted) and sixteen (counted): supported: 3 %" in details
     assert "one node" not in details
@@ -155,6 +156,17 @@ def test_matrices_are_small_multiples_with_the_emulated_ones_marked(three, monke
     assert drawn["words"][:2] == ("Triad", "GB/s")
 
 
+def test_there_is_no_figure_of_one_bar_or_of_one_pair_of_nodes(tmp_path):
+    cell = frames.Cell("local:0", 80.0, role="baseline")
+    rows = frames.measurements([cell], metric="triad", blocks=6)
+    measure = {"triad": Measure("GB/s", "higher")}
+    told = article.Article(
+        [run_of(tmp_path, "real", "stream", rows, [cell], measure=measure)]
+    ).stream
+    assert told.chart("triad") == told.matrix("triad") == ""
+    assert told.headed("## Bandwidth", told.chart("triad"), told.matrix("triad")) == ""
+
+
 def test_shares_are_compared_case_by_case(three, monkeypatch):
     drawn = {}
     real = placement.cases
@@ -170,6 +182,32 @@ def test_shares_are_compared_case_by_case(three, monkeypatch):
     table = three.page_cache.by_case("home_share")
     assert columns(table) == ["case", "two (counted)", "sixteen (counted)"]
     assert re.search(r"the full case \| 3.0% \| – \|", str(table))
+
+
+def test_a_host_with_configured_timing_is_not_drawn_beside_one_that_counts_alike(three):
+    section = three.page_cache
+    section.views[0].run.manifest.__dict__["evidence"] = CONFIGURED
+    hosts = section.by_case("home_share")
+    assert columns(hosts) == ["case", "sixteen (counted)"]
+
+
+def test_where_memory_was_is_told_of_each_host_of_many_nodes_by_the_least_and_the_most(
+    three, monkeypatch
+):
+    shares = {"two": [0.51, 0.49], "sixteen": [0.05, *[0.0625] * 14, 0.075]}
+
+    def proven(run):
+        here = enumerate(shares[run.manifest.host])
+        cell = run.plan.cells[0].id
+        return pl.DataFrame(
+            [{"cell": cell, "point": f"node {node}", "value": value} for node, value in here]
+        )
+
+    monkeypatch.setattr(article.results, "proven", proven)
+    said = three.split("page-cache", "cpus-only/empty")
+    assert said == "51 : 49 (two), 5–8 (sixteen)"
+    shares["sixteen"] = [1.0]  # of one node there is nothing to tell
+    assert three.split("page-cache", "cpus-only/empty") == "51 : 49"
 
 
 def test_a_count_is_compared_with_the_case_that_answers_the_question(tmp_path):
@@ -215,7 +253,7 @@ def test_a_finding_of_several_points_tells_each_that_differs(tmp_path):
     said = article.Article([instances(tmp_path, 1.0)]).findings().splitlines()
     assert len(said) == 2
     assert "instance 1" in said[0] and "+30 %" in said[0]
-    assert "instance 2" in said[1] and "no binding differs" in said[1]
+    assert "instance 2" in said[1] and "No binding differs" in said[1]
 
 
 def test_what_is_nought_is_not_dropped_from_what_differs_most(tmp_path):
@@ -246,7 +284,7 @@ def test_a_host_with_configured_timing_decides_no_claim_beside_another(three, tm
     assert {one.host for one in article.Article([run])._verdicts()} == {"model"}
 
 
-def test_the_smallest_effect_that_a_run_could_see_is_told_for_each_timed_metric(three):
+def test_the_smallest_effect_that_a_run_could_see_is_told_of_the_metric_that_decides(three):
     (row,) = str(three.sights()).splitlines()[2:]  # of emulated hosts no time, and no count
     (sight,) = judge.sights(three.chosen.of("stream")[0])
     assert row.startswith("| stream | real | triad | ")
@@ -258,7 +296,33 @@ def test_that_nothing_differs_is_told_with_what_would_have_been_seen(tmp_path):
     run = instances(tmp_path, 1.0)
     (_, said) = article.Article([run]).findings().splitlines()
     least = judge.sights(run)[0].smallest
-    assert f"only effects of {tables.number(100 * least, 2)} % or more would have been" in said
+    assert f"(effects of {tables.number(100 * least, 2)} % or more)" in said
+
+
+def test_what_shows_no_difference_takes_one_line_together(tmp_path):
+    names = ("one", "other")
+    chosen = [instances(tmp_path / name, 1.0) for name in names]
+    for name, run in zip(names, chosen, strict=True):
+        run.manifest.__dict__["experiment"] = name
+    said = article.Article(chosen).findings().splitlines()
+    alike = [line for line in said if "No binding differs" in line]
+    assert len(alike) == 1 and all(f"{name}, CPU per query" in alike[0] for name in names)
+
+
+@pytest.mark.parametrize("unit, warns", [("us", True), ("share", False), ("count", False)])
+def test_warnings_of_timing_are_said_of_times_alone(tmp_path, unit, warns):
+    cells = [
+        frames.Cell("unbound", 100.0, role="baseline"),
+        frames.Cell("local:0", 130.0, "unbound"),
+    ]
+    rows = frames.measurements(cells, metric="found", unit=unit, blocks=6)
+    cold = pl.when(pl.col("block") == pl.col("block").min()).then(1.5).otherwise(1.0)
+    rows = rows.with_columns(value=pl.col("value") * cold)
+    run = run_of(
+        tmp_path, "real", "command", rows, cells, measure={"found": Measure(unit, "lower")}
+    )
+    told = article.Article([run]).confidence()
+    assert ("not warm" in told) is warns and ("quieter host" in told) is warns
 
 
 def test_a_number_in_prose_is_the_median_that_its_table_shows(tmp_path):

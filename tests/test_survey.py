@@ -11,12 +11,13 @@ import pytest
 from frictionless import Package
 from typer.testing import CliRunner
 
-from numalab import cli, experiments, home, session
+from numalab import cli, experiments, home, runs, session
 from numalab.agent.contract import CONFIGURED, COUNTED, MEASURED, UNVERIFIED
 from numalab.agent.errors import Fault
 from numalab.analysis import survey
 from numalab.pages import execute
 from numalab.pages import survey as pages
+from numalab.show.article import Article
 from numalab.show.survey import Survey
 from test_charts import assert_publishable, texts
 
@@ -257,8 +258,6 @@ def test_where_nothing_compares_no_position_is_given(run):
 
 
 def test_measuring_everything_ends_with_the_hosts_place(monkeypatch):
-    from numalab import runs
-
     monkeypatch.setattr(runs, "load", lambda folder: folder)
     some = [_run(FAR, experiment="stream"), _run(FAR), _run(FAR, emulated=True)]
     assert list(session._among_published(some)) == [survey.position(_run(FAR))]
@@ -281,6 +280,21 @@ def test_a_chart_of_the_survey_can_be_published_with_a_host_in_it(name):
     drawn = any("your host" in text for text in texts(figure))
     comparable = ("latency", "price", "years", "same_socket", "distances")
     assert drawn == (name in comparable)
+
+
+@pytest.mark.parametrize(
+    "pairs, title",
+    [(FAR, "the other socket's memory"), ([FAR[0], FAR[2]], "another node of the same socket")],
+)
+def test_a_users_article_draws_the_host_where_it_can_be_compared(monkeypatch, pairs, title):
+    monkeypatch.setattr(runs, "load", lambda run: run)
+    told = Article([])
+    told.runs = [_run(pairs, experiment="stream"), _run(pairs)]
+    figure = told.among_published()
+    assert title in figure.figure.get_suptitle()
+    assert any("your host" in text for text in texts(figure))
+    told.runs = [_run(pairs, emulated=True)]
+    assert told.among_published() == ""
 
 
 def test_a_run_of_another_experiment_places_no_host():

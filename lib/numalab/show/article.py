@@ -26,6 +26,7 @@ from numalab.show import badge, escape, tables
 from numalab.show.charts import server
 from numalab.show.chosen import Chosen, listed
 from numalab.show.section import NOTHING, Section, reservations, tells
+from numalab.show.survey import Survey
 from numalab.show.view import Shown, Text, View, gib, short, skipped_lines, worded
 
 # Of all that a host record holds, what a reader of the article looks for; the rest is in host.json.
@@ -106,16 +107,26 @@ class Article:
         return low if low == high else f"{low} to {high}"
 
     def split(self, experiment: str, cell: str) -> str | None:
-        """Return on which nodes a cell's memory was found, for prose: ``93 : 7`` in per cent."""
+        """Return on which nodes a cell's memory was found, for prose: ``93 : 7`` in per cent.
+
+        Of more than two nodes it is the least and the most; of several hosts each is named.
+        """
+        found: dict[str, str] = {}
         for run in self.chosen.of(experiment):
             rows = results.proven(run)
             if rows.is_empty():
                 continue
             mine = rows.filter(pl.col("cell").is_in(_cells(run, cell)))
-            shares = mine.group_by("point").agg(pl.col("value").mean()).sort("point")["value"]
-            if len(shares) > 1:
-                return " : ".join(f"{100 * share:.0f}" for share in shares)
-        return None
+            nodes = mine.group_by("point").agg(pl.col("value").mean()).sort("point")
+            shares = [100 * share for share in nodes["value"].to_list()]
+            if len(shares) > 2:
+                ends = dict.fromkeys(f"{share:.0f}" for share in (min(shares), max(shares)))
+                found[run.manifest.host] = "–".join(ends)
+            elif len(shares) > 1:
+                found[run.manifest.host] = " : ".join(f"{share:.0f}" for share in shares)
+        if len(found) < 2:
+            return next(iter(found.values()), None)
+        return ", ".join(f"{said} ({escape.markdown(host)})" for host, said in found.items())
 
     def verdict(self, claim: str) -> str | None:
         """Return our verdict on a claim, host by host; None where no host could test it."""
@@ -145,20 +156,28 @@ class Article:
 
     def findings(self) -> Text:
         """Return, for each experiment that compares, what its first measure shows: a line each."""
-        return Text("\n".join(found for run in self.runs for found in self._finding(run)))
+        told = [one for run in self.runs for one in self._finding(run)]
+        lines = [f"- **{where}**: {words}." for where, words, least in told if not least]
+        alike = [f"{where} ({least})" for where, _, least in told if least]
+        if alike:  # one line for all that saw nothing
+            lines.append(
+                f"- **{_ALIKE}**: {'; '.join(alike)}. In brackets is what would have been seen."
+            )
+        return Text("\n".join(lines))
 
-    def _finding(self, run: Run) -> Iterable[str]:
+    def _finding(self, run: Run) -> Iterable[tuple[str, str, str]]:
+        """Yield what a run shows: where, in which words, and the least effect if it saw none."""
         metric = next(iter(run.measures), None)
         if metric is None or len(run.cells) < 2 or not tells(run, metric):
             return
-        said: dict[str, list[str]] = {}
+        said: dict[tuple[str, str], list[str]] = {}
         for point in results.points(run, metric)[:_MOST_POINTS]:
-            for words in _found(run, metric, point):
-                said.setdefault(words, []).append(point)
-        for words, points in said.items():
+            for words, least in _found(run, metric, point):
+                said.setdefault((words, least), []).append(point)
+        for (words, least), points in said.items():
             what = results.title(metric, "" if len(said) == 1 else listed(points))
             where = f"{run.manifest.experiment}, {what}, {self.chosen.where(run, marked=True)}"
-            yield f"- **{escape.markdown(where)}**: {escape.markdown(words)}."
+            yield escape.markdown(where), escape.markdown(words), escape.markdown(least)
 
     def _verdicts(self) -> list[claims.Verdict]:
         """Where there are other hosts, those with configured timing decide no claim."""
@@ -187,7 +206,7 @@ class Article:
     def claims(self) -> Text:
         """Return the claims that were decided somewhere, with the verdict per host, as a table."""
         verdicts = self._verdicts()
-        judged = {one.host for one in verdicts}
+        judged = {one.host for one in verdicts if one.verdict in _DECIDED}
         names = {host: self.chosen.named(host) for host in self.chosen.hosts() if host in judged}
         rows = [
             {
@@ -222,7 +241,9 @@ class Article:
             for (verdict, because), where in found.items():
                 lines.append(escape.markdown(f"{listed(where)}: {verdict}: {because}"))
                 lines[-1] = f"- {lines[-1]}"
-        return Text("\n".join(lines).strip())
+        if lines:
+            lines.insert(0, _MEDIANS)
+        return Text("\n".join(lines))
 
     def recommendations(self) -> Text:
         """Return what each experiment that compares bindings recommends; a gain before none."""
@@ -247,20 +268,23 @@ class Article:
         return Text("\n\n".join(parts) or "No run of this article compares bindings.")
 
     def sights(self) -> Text:
-        """Return the smallest effect that each run could see in each timed metric, as a table."""
+        """Return the smallest effect that each run could see in its timed metrics, as a table.
+
+        A run's first metric is the one that decides; the others are in each run's own notebook.
+        """
         rows = [
             {
                 "experiment": run.manifest.experiment,
                 "host": self.chosen.where(run, marked=True),
                 "metric": results.title(one.metric),
-                "smallest effect seen": _percent(one.smallest) or "nothing was decided",
+                "smallest effect seen": _percent(one.smallest),
                 "noise of a trial": _percent(one.noise),
             }
             for run in self.runs
             if run.plan.request.blocks >= BLOCKS_NEEDED
             for one in judge.sights(run)
-            if one.noise and run.measures[one.metric].unit not in ("share", "count")
-            if tells(run, one.metric)
+            if one.noise and one.smallest and one.metric == next(iter(run.measures))
+            if run.measures[one.metric].unit not in ("share", "count") and tells(run, one.metric)
         ]
         return Text(tables.of_rows(rows)) if rows else NOTHING
 
@@ -287,6 +311,10 @@ class Article:
         """Return where these hosts stand among the published machines, a line each."""
         found = [escape.markdown(said) for run in self.runs if (said := survey.position(run))]
         return Text("\n".join(f"- {one}" for one in found))
+
+    def among_published(self) -> Shown:
+        """Draw these hosts' latency among those of the published machines; or nothing."""
+        return Survey([run for run in self.runs if run.manifest.experiment == "latency"]).placed()
 
     # --- the hosts ------------------------------------------------------------------------------
 
@@ -496,12 +524,17 @@ def published() -> pl.DataFrame:
     )  # fmt: skip
 
 
+_MEDIANS = (
+    "A median's interval goes from one measured value to another: it has the least confidence "
+    "above 95 % that so few blocks allow."
+)
 _DECIDED = (claims.SUPPORTED, claims.REFUTED)
+_ALIKE = "No binding differs from its baseline by more than the noise"
 _MOST_POINTS = 12  # of a finding: hundreds of pairs of cores are for a picture
 
 
-def _found(run: Run, metric: str, point: str) -> Iterable[str]:
-    """What a metric shows at one point, in a sentence without its end."""
+def _found(run: Run, metric: str, point: str) -> Iterable[tuple[str, str]]:
+    """What a metric shows at one point, in a sentence without its end; if nothing, what it sees."""
     frame = results.table(run, metric, point).filter(pl.col("mean").is_not_null())
     cells = frame.filter(pl.col("role") != CONTROL)
     if cells.height < 2:
@@ -510,25 +543,21 @@ def _found(run: Run, metric: str, point: str) -> Iterable[str]:
     if unit in ("share", "count"):  # counted: a ratio would lose what is 0
         ends = [cells.sort("mean").row(place, named=True) for place in (0, -1)]
         said = [f"{_amount(one['mean'], unit)} ({one['label']})" for one in ends]
-        yield (
-            " to ".join(said) if ends[0]["mean"] != ends[1]["mean"] else f"{said[0]} and all others"
-        )
+        apart = ends[0]["mean"] != ends[1]["mean"]
+        yield (" to ".join(said) if apart else f"{said[0]} and all others"), ""
         return
     decisions = set(cells["decision"].drop_nulls())
     different = cells.filter(pl.col("decision") == judge.DIFFERENT)
     if judge.DRIFTED in decisions:
-        yield "the run drifted, nothing is decided"
+        yield "the run drifted, nothing is decided", ""
     elif not different.is_empty():
         row = max(different.iter_rows(named=True), key=lambda row: abs(math.log(row["ratio"])))
         base = run.cells[str(run.cells[row["cell"]].baseline)].label
         change = tables.change(row["ratio"], row["ratio_low"], row["ratio_high"])
-        yield f"{row['label']} differs most from {base}, {change}"
+        yield f"{row['label']} differs most from {base}, {change}", ""
     elif judge.ALIKE in decisions:
         least = next(one.smallest for one in judge.sights(run) if one.metric == metric)
-        yield (
-            "no binding differs from its baseline by more than the noise; only effects of "
-            f"{_percent(least) or 'any size'} or more would have been seen"
-        )
+        yield _ALIKE, f"effects of {_percent(least) or 'any size'} or more"
 
 
 def _percent(share: float | None) -> str | None:

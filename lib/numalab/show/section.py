@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import polars as pl
 
-from numalab.agent.contract import CONTROL, ERROR
+from numalab.agent.contract import CONFIGURED, CONTROL, ERROR
 from numalab.agent.words import units
 from numalab.analysis import evidence, judge, results
 from numalab.analysis.evidence import BLOCKS_NEEDED
@@ -120,7 +120,7 @@ class Section:
         for view in self._telling(metric):
             rows = view.run.node_pairs(metric, point or None)
             rows = rows.filter(pl.col("value").is_not_null())
-            if rows.height > 1:
+            if rows.select("cpu_nodes", "memory_nodes").n_unique() > 1:
                 unit = rows["unit"][0]
                 host, kind = view.run.manifest.host, badge.of(view.run)
                 panels.append(matrix.pairs(host, worded(rows), kind))
@@ -251,10 +251,13 @@ class Section:
     def _by_case(self, metric: str) -> pl.DataFrame:
         """Columns case, its name, host, value (the median), low, high, unit, even; in order.
 
+        A host with configured timing is left out beside others: it counts as any emulated one does.
+
         ``low`` and ``high`` are the least and the most; ``even`` is a node's share where the memory
         is spread alike over several.
         """
         told = [run for run in self._runs() if tells(run, metric)]
+        told = [run for run in told if badge.of(run) != CONFIGURED] or told
         fullest = sorted((_cases(run) for run in told), key=len, reverse=True)
         order = list(dict.fromkeys(name for cases in fullest for name in cases))
         rows = []

@@ -197,6 +197,12 @@ class Survey:
             "times the local latency", by="how", here=self._here(SAME),
         )  # fmt: skip
 
+    def placed(self) -> Shown:
+        """Draw one's own hosts among the published machines; empty where none can be compared."""
+        if self._here(OTHER):
+            return self.latency()
+        return self.same_socket() if self._here(SAME) else Text("")
+
     def same_socket_bandwidth(self) -> Shown:
         """Draw the bandwidth of the other nodes of one socket."""
         frame = self.bandwidth_ratios.filter(pl.col("class") == SAME)

@@ -369,7 +369,7 @@ class View:
             listed = ", ".join(map(escape.markdown, ways))
             said = f"{results.named(metric)} was measured in several ways"
             return Text(f"{said}, and each is a matrix of its own: {listed}.")
-        if pairs.height < 2:
+        if pairs.select("cpu_nodes", "memory_nodes").n_unique() < 2:
             return Text(f"No trial measured {results.named(metric, point)} between two nodes.")
         title = results.title(metric, point)
         return self._marked(matrix.node_matrix(worded(pairs), title, better(self.run, metric)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ GIB = 1 << 30
 _NARROW = 0.05  # of the bar: a narrower piece carries no number
 _PANEL = 1.25  # inches: height of a panel over time
 _COLUMNS = 3
+_ACROSS = 100  # letters of a small title that stand side by side
 # The node of the CPUs is blue; the others take these in turn, so that neighbours differ.
 _OTHERS = (style.VERMILLION, style.ORANGE, "#B34D00", "#F2C14E")
 _OWN, _AWAY = "the CPUs' own nodes", "other nodes (their number in the bar)"
@@ -194,8 +196,8 @@ def levels(
     if used.is_empty():
         raise Fault("there is no row to draw", "the collectors of the run took no samples")
     shown = [cell for cell in cells if cell in set(used["cell"])]
-    across = min(_COLUMNS, len(shown))
-    down = -(-len(shown) // across)
+    down = -(-len(shown) // _COLUMNS)
+    across = -(-len(shown) // down)
     home = pl.col("cell").replace_strict(dict(homes), return_dtype=pl.String)
     whose = pl.when(pl.col("point") == pl.concat_str(pl.lit("node "), home))
     summed = (
@@ -222,8 +224,7 @@ def levels(
             last = place + across >= len(shown)
             axes.set_xlabel("seconds since the first touch" if last else "", fontsize=style.SMALL)
             axes.set_ylabel("" if place % across else "GiB", fontsize=style.SMALL)
-            room = style.WIDTH / across - 0.45
-            axes.set_title(style.fitted(cells[cell], style.SMALL, room), fontsize=style.SMALL)
+            axes.set_title(textwrap.fill(cells[cell], _ACROSS // across), fontsize=style.SMALL)
         for axes in grid.flat[len(shown) :]:
             axes.set_axis_off()
         grid[0, 0].set_ylim(bottom=0)

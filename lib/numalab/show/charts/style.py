@@ -193,7 +193,7 @@ def _mark(figure: FigureBase, picture: Picture) -> None:
         figure.text(*place, words, color=colour, gid="badge", **look).set_in_layout(False)
     if badge == COUNTED and not picture.freehand:  # so that a cut-out still carries it
         figure.text(
-            0.5, 0.5, _WATERMARK, fontsize=min(34.0, 24 * height, 7.2 * width), alpha=0.25,
+            0.5, 0.5, _WATERMARK, fontsize=min(34.0, 24 * height, 7.2 * width), alpha=0.12,
             fontweight="bold", ha="center", va="center", rotation=15, color=VERMILLION, zorder=100,
         ).set_in_layout(False)  # fmt: skip
 
