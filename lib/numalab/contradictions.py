@@ -142,7 +142,7 @@ def _of_collection(run: runs.Run, trial: rederived.Trial) -> Found:
     model = found.get(memory_model.SOURCE)
     if bool(model) != bool(run.host.timing) and trial.said.grade != ERROR:
         yield name, "host.json says otherwise whether memory's timing is configured"
-    if model:
+    if model and run.host.timing:
         counters = model["counters"]
         cpus = {f"cpu {cpu.number}" for cpu in run.host.topology.cpus}
         clock_s = (counters["clock_ps"][1] - counters["clock_ps"][0]) / 1e12

@@ -467,7 +467,7 @@ class Trial:
     def _by_output_and_proofs(self, id: str) -> Graded:
         cell, ended = self.run.cells[id], self.usage or {}
         own = self.own(id)
-        if memory_model.lost(self.collected or {}):
+        if self.run.host.timing and memory_model.lost(self.collected or {}):
             return Graded(id, ERROR, reason(EMULATOR))
         quit_late = any(one.code == "tool-did-not-quit" for one in self.said.warnings)
         if ended.get("signal") is not None and not quit_late:
