@@ -317,6 +317,8 @@ def test_killed_at_random_moments_it_resumes_without_loss(host):
     host.check_whole(made)
     host.check_clean()
     assert max(record.attempt for record in host.records()) >= 2
+    times = host.manifest().times  # of the sessions that were killed, too
+    assert times["total_s"] >= times["trials_s"]
 
 
 def test_a_killed_tool_is_an_error_and_the_run_goes_on(host):

@@ -70,8 +70,10 @@ class RunFolder:
             self.manifest = _new_manifest(plan, path.name)
             with journal.space_needed(path):
                 (path / "raw").mkdir(parents=True, exist_ok=True)
-        self.earlier_s = float(self.manifest.times.get("total_s", 0.0))
         self._read_journal()
+        # A session that was killed wrote no times, but its trials.
+        trials_s = sum(record.times.total_s for record in self.records)
+        self.earlier_s = max(self.manifest.times.get("total_s", 0.0), trials_s)
 
     def _refuse_other_content(self) -> None:
         if self.path.exists() and not (
