@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class Numalab:
 
     def __init__(self, checkout, consoles):
         self.checkout = checkout
+        self.brought_up = set()
         self.watched = (consoles, checkout / "runs", checkout / "build")
         self.environment = {
             **os.environ,
@@ -66,6 +68,8 @@ class Numalab:
 
     def command(self, *words):
         """Return the words that call numalab."""
+        if words[0] == "lab" and words[1] in ("up", "run"):
+            self.brought_up |= GUESTS.keys() & set(words)
         return [sys.executable, "-m", "numalab.cli", *words]
 
     def __call__(self, *words, status=0):
@@ -74,6 +78,11 @@ class Numalab:
             self.command(*words), self.watched, cwd=self.checkout, env=self.environment
         )
         print(said)
+        if got != status:  # a guest that is gone has left its last words
+            said += subprocess.run(
+                self.command("lab", "status"), cwd=self.checkout, env=self.environment,
+                capture_output=True, text=True,
+            ).stdout  # fmt: skip
         assert got == status, (words, said)
         return said
 
@@ -111,7 +120,8 @@ def numalab(checkout):
         assert not others, f"another session of these tests has {others} up"
         call("lab", "down", *GUESTS)  # disks of a session that was killed
         yield call
-        call("lab", "down", *GUESTS)
+        if call.brought_up:  # a guest of another session is not this one's to end
+            call("lab", "down", *call.brought_up)
         assert watching.qemus() == {}
     finally:
         os.close(pipe)
