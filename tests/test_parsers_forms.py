@@ -512,6 +512,37 @@ Latency (ms):
         refused("sysbench", text.replace(good, bad, 1), "final report is damaged")
 
 
+@pytest.mark.parametrize(
+    "version, rate, read",
+    [
+        ("1.0.20", 10 / 2.00, True),
+        ("1.0.20", 10 / 2.09, True),  # held up for 90 ms between its two readings of the clock
+        ("1.0.20", 10 / 2.95, True),
+        ("1.0.20", 10 / 3.20, False),  # so long is a damaged number
+        ("1.0.20", 10 / 1.90, False),  # the rate's reading is the later one
+        ("0.5", 10 / 1.90, True),  # its clocks began apart, too
+        ("0.5", 10 / 0.90, False),
+    ],
+)
+def test_rates_of_sysbench_are_by_another_reading_of_the_clock(version, rate, read):
+    text = f"""sysbench {version}: multi-threaded system evaluation benchmark
+
+General statistics:
+    total time:                          2.0000s
+    total number of events:              10
+    transactions:                        10     ({rate:.2f} per sec.)
+
+Latency (ms):
+         min:                                    1.00
+         avg:                                    2.00
+         max:                                    3.00
+"""
+    if read:
+        assert parse("sysbench", text)
+    else:
+        refused("sysbench", text, "final report is damaged")
+
+
 def test_runs_of_sysbench_that_were_appended_are_told_apart():
     one = fixture("sysbench-memory.txt").replace(
         "Threads started!", "Threads started!\n\n[ 1s ] 512.25 MiB/sec"
