@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from datetime import datetime
 
 import pytest
 
@@ -29,7 +30,7 @@ from numalab.agent.contract import (
 )
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
-from numalab.agent.trial import process, proof, trial
+from numalab.agent.trial import folder, process, proof, trial
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,34 @@ def test_a_good_trial(measure):
     assert times.measure_s >= 0.015
     assert times.total_s >= times.measure_s + times.start_s
     assert record.started.endswith("Z")
+
+
+def test_a_trial_s_moments_are_around_its_seconds(measure, monkeypatch):
+    """However long it is held up between two readings of the clocks."""
+    read = trial._Trial._times
+
+    def late(one):
+        time.sleep(0.3)
+        return read(one)
+
+    monkeypatch.setattr(trial._Trial, "_times", late)
+    record, _, _ = measure("handshake")
+    began, ended = (datetime.fromisoformat(one[:-1]) for one in (record.started, record.ended))
+    assert (ended - began).total_seconds() >= record.times.total_s - 0.002
+
+
+def test_the_clock_that_is_put_right_moves_no_moment_of_a_run(monkeypatch):
+    before = folder.now_utc()
+    monkeypatch.setattr(folder, "datetime", None)  # nobody asks the system's clock again
+    assert before <= folder.now_utc() < before[:2] + "99"
+
+
+def test_a_session_that_takes_a_run_up_begins_after_its_last_trial(monkeypatch):
+    monkeypatch.setattr(folder, "_booted", folder._booted)
+    folder._begin_after("2020-01-01T00:00:00.000Z")
+    assert folder.now_utc() < "2999"
+    folder._begin_after("2999-01-01T00:00:00.000Z")  # the clock was put back since
+    assert "2999-01-01T00:00:02.000Z" <= folder.now_utc() < "2999-01-01T01"
 
 
 def test_a_good_sampled_trial_is_looked_at_while_it_runs(measure, monkeypatch):
@@ -204,8 +233,9 @@ def test_grandchildren_die_with_the_trial(measure, do):
 
 def test_a_flood_of_output_does_not_fill_the_disk(measure, monkeypatch):
     monkeypatch.setattr(trial, "OUTPUT_LIMIT_BYTES", 100_000)
-    record, _, _ = measure("flood", "sampled")
+    record, _, folder = measure("flood", "sampled")
     assert record.grade == "error" and "printed more than" in str(record.reason)
+    assert 0 < len(_raw(folder, record, "stdout")) < 100_000  # what was printed before it was seen
 
 
 def test_a_tool_may_name_the_processes_that_count(measure, monkeypatch):

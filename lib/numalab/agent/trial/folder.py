@@ -10,8 +10,9 @@ import contextlib
 import json
 import os
 import re
+import time
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
@@ -37,6 +38,7 @@ from ..host import state
 from ..plan import make
 from . import journal
 
+RESUMED_S = 2.0  # from a run's last trial to the next one, by a session that takes it up, at least
 _OURS = re.compile(r"\.manifest\.json\.part|\.?host\.json(\.part)?|raw")  # before a manifest is
 
 
@@ -56,6 +58,7 @@ class RunFolder:
         self.host: Optional[HostRecord] = None
         if (path / "manifest.json").exists():
             self.manifest = journal.load(Manifest, path / "manifest.json")
+            _begin_after(self.manifest.started)
             kept = self.manifest.plan.request.tool.options
             asked = plan.request.tool.options
             found = {name: kept[name] for name in kept if kept[name] != asked.get(name)}
@@ -99,6 +102,8 @@ class RunFolder:
                         f"{file} is missing or is not what trial {record.trial} wrote"
                     )
             self.done.add(record.trial)
+        if self.records:
+            _begin_after(max(record.ended for record in self.records))
 
     @property
     def complete(self) -> bool:
@@ -222,7 +227,27 @@ def _shape(host: Host) -> Any:
     return host.model, cpus, [node.number for node in host.nodes]
 
 
+def _up() -> timedelta:
+    """Return how long the machine has been running, with the time that it was suspended."""
+    return timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+_booted = datetime.now(timezone.utc) - _up()
+
+
+def _begin_after(moment: str) -> None:
+    """Let what ``now_utc`` returns from here on be RESUMED_S after a moment, at least."""
+    global _booted
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # no moment: the check says so
+        earlier = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+        _booted = max(_booted, earlier + timedelta(seconds=RESUMED_S) - _up())
+
+
 def now_utc() -> str:
-    """Return the time in UTC, as all files of a run state it: 2026-11-21T12:00:00.000Z."""
-    moment = datetime.now(timezone.utc)
+    """Return the time in UTC, as all files of a run state it: 2026-11-21T12:00:00.000Z.
+
+    The system's clock is read once in a process: when it is put right, a run's moments stay in
+    order, and as far apart as they were.
+    """
+    moment = _booted + _up()
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

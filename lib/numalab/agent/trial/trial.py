@@ -23,6 +23,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import signal
 import sys
@@ -66,7 +67,7 @@ from . import containers, journal, process, settings
 from . import proof as proving
 from .folder import now_utc
 
-OUTPUT_LIMIT_BYTES = 64 << 20  # of one stream of one trial: a tool gone wild must not fill the disk
+OUTPUT_LIMIT_BYTES = 16 << 20  # of one stream of one trial: a tool gone wild must not fill the disk
 _POLL_S = 0.02
 _DISTURBED = 0.05  # others' share of the cell's CPU time that is worth a warning
 _DISTURBED_S = 0.1  # and at least so much of it: the kernel counts in ticks of 0.01 s
@@ -156,6 +157,7 @@ class _Trial:
         self.proof_s = 0.0
         self.warmup_s = 0.0  # as the tool says, else as planned
         self.start_s = self.measured_s = 0.0
+        self.started = now_utc()  # before the other clock, as at the end after it
         self.began = time.monotonic()
         raw = bench.folder / "raw"
         self.stdout = raw / f".{entry.trial:04d}.stdout"
@@ -167,7 +169,6 @@ class _Trial:
         return self._child
 
     def measure(self) -> Tuple[TrialRecord, List[Row]]:
-        started = now_utc()
         kills_before = kernel.oom_kills() or 0
         stops_before = cgroup.throttled() or 0
         try:
@@ -197,7 +198,7 @@ class _Trial:
                 self.unverified.update((cell.id, held_back) for cell in self.cells)
             if self.failure and (kernel.oom_kills() or 0) > kills_before:
                 self.failure = reason("out-of-memory", why=to_json(self.failure))
-            return self._conclude(started)
+            return self._conclude()
         finally:
             for path in (self.stdout, self.stderr):
                 path.unlink(missing_ok=True)
@@ -468,14 +469,14 @@ class _Trial:
 
     # --- after --------------------------------------------------------------------------------
 
-    def _conclude(self, started: str) -> Tuple[TrialRecord, List[Row]]:
+    def _conclude(self) -> Tuple[TrialRecord, List[Row]]:
         ended = self._child.ended if self._child else None
         raw, sums = self._keep_raw(ended)
         self.warnings += disturbance(self.collected)
         rows = self._read_output(ended)
         graded = [self._graded(cell) for cell in self.cells]
         grade, why = together(graded)
-        tool = self.bench.plan.tool
+        tool, times = self.bench.plan.tool, self._times()
         record = TrialRecord(
             schema=SCHEMA,
             trial=self.entry.trial,
@@ -483,7 +484,7 @@ class _Trial:
             position=self.entry.position,
             cell=self.entry.cell,
             attempt=self.attempt,
-            started=started,
+            started=self.started,
             ended=now_utc(),
             grade=grade,
             reason=why,
@@ -491,7 +492,7 @@ class _Trial:
             argv=tuple("python3" if w == sys.executable else published(w) or "" for w in self.argv),
             exit_status=ended["exit_status"] if ended else None,
             signal=ended["signal"] if ended else None,
-            times=self._times(),
+            times=times,
             tool=ToolRecord(tool.name, tool.version),
             raw=raw,
             sha256=sums,
@@ -516,6 +517,9 @@ class _Trial:
         """Write the raw files; return their names by kind and hashes by name."""
         contents: Dict[str, Any] = {}
         if self._child is not None:
+            for path in (self.stdout, self.stderr):  # of far too much the beginning can be read
+                if path.stat().st_size > OUTPUT_LIMIT_BYTES:
+                    os.truncate(path, OUTPUT_LIMIT_BYTES >> 4)
             contents = {"stdout": self.stdout, "stderr": self.stderr, "rusage": ended}
         if self.proofs:
             contents["proof"] = {"schema": SCHEMA, "cell": self.cell.id, "proofs": self.proofs}
