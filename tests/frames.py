@@ -461,7 +461,7 @@ def sysbench_run(folder: Path, host: str = "here", nodes: int = 1, blocks: int =
         own = _raw_of(item, made.cell[item.cell], known.topology, text)
         raw |= dict(own.values())
         one = trial(item, tool=made.tool, raw={kind: name for kind, (name, _) in own.items()},
-                    started=_moment(10 * number), ended=_moment(10 * number + 5),
+                    started=_moment(6 * number), ended=_moment(6 * number + 5),
                     times=contract.TrialTimes(0.5, 0.0, 0.0, 0.1, 4.5), settings=OWN,
                     bound={"cpus": "", "policy": ""})  # fmt: skip
         records.append(one)

@@ -10,14 +10,18 @@ import gzip
 import hashlib
 import json
 import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Tuple, Union
 
 import polars as pl
 import pytest
 
 import frames
-from numalab import check, store
+from numalab import check, contradictions, rederived, runs, store
+from numalab.agent.contract import Graded, reason
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 
@@ -160,7 +164,6 @@ _of_manifest("ended", to="2026-11-20T22:06:10.000Z", name="ended early")
 _of_manifest("ended", to=None, name="ended never")
 _of_manifest("times", "trials_s", to=1.0)
 _of_manifest("settings", to={"kernel.numa_balancing": "0"})
-_of_manifest("formulas", to={"instructions_per_cycle": "1 2 * instructions / cycles"})
 _of_manifest(*ASKED, "blocks", to=3)
 _of_manifest(*ASKED, "seed", to=2)
 _of_manifest(*ASKED, "measure", "events_per_second", "better", to="lower")
@@ -453,6 +456,37 @@ def test_no_forger_escapes_by_naming_another_commit(honest, tmp_path, commit):
         assert not found.as_dict()["publishable"] and "must not be published" in found.text()
 
 
+FORMULA, TWICE = "1 instructions / cycles", "1 2 * instructions / cycles"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_a_formula_is_held_against_the_files_of_the_run_s_commit(honest, tmp_path, monkeypatch):
+    def git(*words: str) -> str:
+        own = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(own, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    file = tmp_path / rederived._EVENTS / "any.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"METRICS\nipc {FORMULA}\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "events")
+    commit = git("rev-parse", "HEAD").strip()
+    file.write_text("METRICS\n")  # edited since
+    monkeypatch.setattr(rederived, "home", SimpleNamespace(root=lambda: tmp_path))
+
+    def faults(formula: str, commit: str) -> List[str]:
+        forged = Forged(shutil.copytree(honest, tmp_path / "run", dirs_exist_ok=True))
+        forged.manifest.update(source_commit=commit, formulas={"ipc": formula})
+        forged.write(rehash=True)
+        return [one for one in check.check(forged.folder).faults if "formulas" in one]
+
+    assert faults(FORMULA, commit) == []
+    assert faults(TWICE, commit)
+    for unknown in ("0" * 40, f"{commit}-dirty"):  # data/README.md says so
+        assert faults(TWICE, unknown) == []
+
+
 def test_there_are_a_hundred_kinds_that_both_forgers_are_found_by():
     assert sum(one.values[2] for one in FORGERIES) >= 100
 
@@ -624,3 +658,105 @@ def test_a_forgery_of_a_service_s_run_is_found(tmp_path, file, change):
     change(forged, forged.lines[0])
     forged.write(rehash=True)
     assert any(file in one.split(": ")[0] for one in _faults_of(forged, forged.lines[0]))
+
+
+# --- what an honest run may look like -------------------------------------------------------------
+
+
+def _a_little_less(run: Forged) -> None:
+    """Linux 5.10 reads a counter of a node while a CPU moves its part to it."""
+    run.host["before"]["kernel.release"] = {"value": "5.10.0-28-amd64", "reason": None}
+    _in_record(run, run.line(), "collect", lambda d: d["numastat"]["0"].update(numa_miss=[7, 5]))
+
+
+def _came_round(run: Forged) -> None:
+    _in_record(
+        run, run.lines[-1], "collect",
+        lambda d: d["numastat"]["0"].update(numa_foreign=[(1 << 32) - 9, 3]),
+    )  # fmt: skip
+
+
+def _ended_unseen(run: Forged) -> None:
+    """The agent was held up between a look at its program's end and one at its pages."""
+    _in_record(run, run.line(), "proof", lambda d: d["proofs"][-1].update(t_s=4.4))
+
+
+def _mounted(run: Forged) -> None:
+    change = {"name": "resctrl.mounted", "before": "0", "restored": True, "reason": None}
+    run.manifest["changes"] = [change]
+
+
+def _counted(run: Forged, **usage: float) -> None:
+    _in_record(run, run.line(), "rusage", lambda d: d.update(usage))
+
+
+def _held_up(run: Forged) -> None:
+    """The agent was held up before it saw the program's end."""
+    _in_record(run, run.line(), "collect", lambda d: d.update(collected_s=4.4))
+
+
+ODD: List[Any] = [
+    pytest.param(_held_up, id="the end was seen late"),
+    pytest.param(_ended_unseen, id="it ended before a look"),
+    pytest.param(lambda run: _counted(run, user_s=17.9), id="the gate used CPU time"),
+    pytest.param(_a_little_less, id="numastat of Linux 5.10"),
+    pytest.param(_came_round, id="a counter of 32 bits"),
+    pytest.param(_mounted, id="resctrl was mounted"),
+]
+
+
+@pytest.mark.parametrize("change", ODD)
+def test_an_honest_run_of_an_odd_machine_passes(honest, tmp_path, change):
+    run = Forged(shutil.copytree(honest, tmp_path / "run"))
+    change(run)
+    run.write(rehash=True)
+    assert check.check(run.folder).faults == []
+
+
+def test_trials_that_failed_alike_may_say_the_same(honest):
+    run = runs.load(honest)
+    journal = contradictions.Journal(run)
+    one = rederived.Trial(run, run.trials[0])
+    for number in (1, 2):
+        one.said = replace(run.trials[0], trial=number, grade="error")
+        one.collected = None
+        assert list(journal.of_trial(one)) == []
+    for number, copied in ((1, False), (2, True)):
+        one.said = replace(run.trials[0], trial=number)
+        assert any("byte by byte" in why for _, why in journal.of_trial(one)) is copied
+
+
+def test_a_program_may_end_by_itself_when_it_is_given_up(honest):
+    run = runs.load(honest)
+    first = run.trials[0]
+    limit_s = rederived.Trial(run, first)._limit_s
+    why = reason("time-limit", what="end", limit_s=limit_s)
+    for seconds, believed in ((limit_s - 1, False), (limit_s + 0.5, True)):
+        times = replace(first.times, total_s=seconds)
+        one = rederived.Trial(run, replace(first, grade="error", reason=why, times=times))
+        assert (one.due().grade == "error") is believed
+
+
+def test_only_a_verified_cell_s_threads_are_held_to_its_cpus(honest):
+    run = runs.load(honest)
+    said = next(one for one in run.trials if one.cell == "remote:0-1")
+    trial = rederived.Trial(run, said)
+    thread = {"kind": "thread", "pinned": None, "began_on": 0, "ended_on": 63}  # it lost its CPU
+    assert list(contradictions._of_record(trial, trial.cell, thread))
+    for grade in ("unverified", "error"):
+        trial.said = replace(said, grade=grade, reason=reason("one-node"))
+        assert trial.said.graded == (Graded("remote:0-1", grade, reason("one-node")),)
+        assert not list(contradictions._of_record(trial, trial.cell, thread))
+
+
+def test_a_server_may_be_looked_at_late(tmp_path):
+    forged = Forged(shutil.copytree(_newest("debian-vm", "service-per-node"), tmp_path / "run"))
+    assert _faults_of(forged, forged.lines[0]) == []
+
+    def late(event: Dict[str, Any]) -> None:
+        if event["event"] == "run":
+            event["server"]["cpu_s"] = 2 * (event["elapsed_s"] + 1) + 3
+
+    _events(late)(forged, forged.lines[0])
+    forged.write(rehash=True)
+    assert _faults_of(forged, forged.lines[0]) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ MOST_LOOKS = 100_000  # at the placement of one trial: two at every pair of 200 
 _SIZES = ("array", "bytes", "size")  # options that free memory may limit
 _NEARLY = 0.1  # how far such a size may be from what the recorded memory gives
 _NOTES_OF_THE_MOMENT = ("page-cache-must-go",)
+_EVENTS = "lib/numalab/agent/collectors/events"
 EMULATOR = "emulator-lost-time"
 # Failures of a trial whose program ended well: the host, not the program, tells of them.
 _UNSEEN = ("setting-changed-by-others", "setting-unreadable", EMULATOR, "no-room")
@@ -207,7 +209,7 @@ def manifest(run: runs.Run) -> Manifest:
         plan=replace(made, request=_as_in_file(run)),
         settings={name: _before(run, name, value) for name, value in said.settings.items()},
         times={**said.times, **times} if said.ended else said.times,
-        formulas=dict(one for one in said.formulas.items() if one in _formulas()),
+        formulas=_formulas(run),
     )
 
 
@@ -216,10 +218,32 @@ def _before(run: runs.Run, name: str, said: str | None) -> str | None:
     return said if known is None or not isinstance(known.value, str) else known.value
 
 
+def _formulas(run: runs.Run) -> dict[str, str]:
+    """Return a run's formulas, those left out that no file of events of its commit gives a metric.
+
+    All of them where that commit is not known here, or files of it were changed: they are recorded
+    so that a run outlives its files.
+    """
+    said = dict(run.manifest.formulas)
+    known = _events(run.manifest.source_commit or "") if said else None
+    return said if known is None else dict(one for one in said.items() if one in known)
+
+
 @cache
-def _formulas() -> set[tuple[str, str]]:
-    """Return every formula that a file of events gives a metric, with the metric."""
-    return {one for group in event_files.groups() for one in group.formulas.items()}
+def _events(commit: str) -> set[tuple[str, str]] | None:
+    """Return every formula that the files of events of a commit give a metric, with the metric."""
+    listed = _committed(commit, f"{_EVENTS}/")
+    if listed is None:
+        return None
+    found: set[tuple[str, str]] = set()
+    for name in listed.splitlines():
+        if name.endswith(".txt") and name != "README.txt":
+            try:
+                group = event_files.parse_group(name, _committed(commit, f"{_EVENTS}/{name}") or "")
+            except Fault:  # written for another version
+                return None
+            found |= set(group.formulas.items())
+    return found
 
 
 def _as_in_file(run: runs.Run) -> Any:
@@ -256,7 +280,8 @@ def _files(run: runs.Run) -> Iterator[experiments.Experiment]:
         yield run.experiment
         return
     known = name in experiments.names()
-    text = _committed(commit.removesuffix("-dirty"), name) if known else None
+    path = f"experiments/{name}.yml"
+    text = _committed(commit.removesuffix("-dirty"), path) if known else None
     if text is not None:
         try:
             yield experiments.parse(text, name, home.root() / "experiments" / f"{name}.yml")
@@ -267,11 +292,11 @@ def _files(run: runs.Run) -> Iterator[experiments.Experiment]:
 
 
 @cache
-def _committed(commit: str, name: str) -> str | None:
-    """Return an experiment's file as a commit of this checkout has it; None where it is unknown."""
-    if len(commit) != 40 or not commit.isalnum() or not untrusted.is_name(name):
+def _committed(commit: str, path: str) -> str | None:
+    """Return a file, or a folder's list, as a commit of this checkout has it; None if unknown."""
+    if re.fullmatch("[0-9a-f]{40}", commit) is None:
         return None
-    command = ["git", "show", f"{commit}:experiments/{name}.yml"]
+    command = ["git", "show", f"{commit}:{path}"]
     try:
         done = subprocess.run(command, cwd=home.root(), capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -453,10 +478,17 @@ class Trial:
         if told and said.grade == ERROR:  # of several reasons the first one counted
             seen = due.grade == ERROR or self._failed
             unseen = told in _UNSEEN and (told != EMULATOR or not self.collected)
-            return said if seen or unseen or not self.said.raw else due
+            late = told == "time-limit" and self.said.times.total_s >= self._limit_s
+            return said if seen or unseen or late or not self.said.raw else due
         if (due.grade, said.grade, told) == (VERIFIED, UNVERIFIED, "held-back"):
             return said
         return due
+
+    @property
+    def _limit_s(self) -> float:
+        """The seconds after which it is given up; just then its program may end by itself."""
+        asked, host = self.run.plan.request.time_limit_s, self.run.host
+        return trials.limit_s(asked, self.cell.timing, bool(host.timing))
 
     @property
     def _failed(self) -> bool:
