@@ -101,8 +101,10 @@ def test_where_no_binding_beats_the_default_nothing_is_pasted(factor):
 def test_each_instance_has_its_own_lines():
     found = places(service_frames.run())
     assert found["numactl"].lines == [
-        "numactl --physcpubind=0-7 --membind=0 /usr/bin/portal -m 512 -s /run/portal/1/socket",
-        "numactl --physcpubind=8-15 --membind=1 /usr/bin/portal -m 512 -s /run/portal/2/socket",
+        "GREETING='good day' numactl --physcpubind=0-7 --membind=0 "
+        "/usr/bin/portal -m 512 -s /run/portal/1/socket",
+        "GREETING='good day' numactl --physcpubind=8-15 --membind=1 "
+        "/usr/bin/portal -m 512 -s /run/portal/2/socket",
     ]
     template = found["systemd: /etc/systemd/system/portal@.service"].lines
     assert "ExecStart=/usr/bin/portal -m 512 -s /run/portal/%i/socket" in template
@@ -125,6 +127,7 @@ def test_compose_has_cpuset_and_says_what_it_lacks():
                 "cap_add": ["SYS_NICE"],
                 "command": f"numactl --membind={n} /usr/bin/portal -m 512 "
                 f"-s /run/portal/{n + 1}/socket",
+                "environment": ["GREETING=good day"],
             }
             for n, cpus in ((0, "0-7"), (1, "8-15"))
         }
@@ -212,11 +215,50 @@ def test_a_service_on_a_port_is_known_by_its_port():
     ]  # fmt: skip
     assert "-p %i -d /var/lib/store/%i " in start and "50%%" in start and "'$$5'" in start
     assert "the command line" not in found
-    for place in (found["numactl"], found["systemd: /etc/systemd/system/store@.service"]):
-        assert place.remarks == [
-            "as it was measured: your options, paths and data will differ",
-            "/var/lib/store/%i holds what the service file puts there",
-        ]
+    remarks = [
+        "as it was measured: your options, paths and data will differ",
+        "/var/lib/store/%i holds what the service file puts there",
+    ]
+    assert found["numactl"].remarks == remarks
+    template = found["systemd: /etc/systemd/system/store@.service"]
+    assert template.remarks == [*remarks, "the user of User= must be there"]
+
+
+def pasted(**changed):
+    """The lines for an instance on each node of a store that differs so from the one above."""
+    service = to_json(
+        Service(
+            name="store", here="~/x", says="a store", needs={"server": ("store",)},
+            load=Load("http", request="/"), **changed,
+        )
+    )  # fmt: skip
+    facts = {"service": service, "server": "store 1", "programs": {"server": "~/bin/store"}}
+    tool = replace(service_frames.TOOL, facts=facts)
+    run = service_frames.run(options={"service": service, "balancer": "none"}, tool=tool)
+    return {one.where: one for one in paste(tool, run.plan.cell["instances:nodes"])}
+
+
+def test_a_service_may_be_told_its_port_by_its_environment():
+    found = pasted(start="{server}", environment={"PORT": "{port}"})
+    assert found["numactl"].lines[1].startswith("PORT=8082 numactl ")
+    template = found["systemd: /etc/systemd/system/store@.service"].lines
+    assert 'Environment="PORT=%i"' in template
+    assert "    server store-8082 127.0.0.1:8082" in found["HAProxy: haproxy.cfg"].lines
+    compose = yaml.safe_load("\n".join(found["docker: compose.yaml"].lines))
+    assert compose["services"]["store-8082"]["environment"] == ["PORT=8082"]
+
+
+def test_a_program_of_the_home_folder_can_be_pasted_into_a_shell_and_systemd_is_told():
+    found = pasted(start="{server} -s {socket}")
+    assert " ~/bin/store -s " in found["numactl"].lines[0]  # a quoted ~ would be no home
+    remarks = found["systemd: /etc/systemd/system/store@.service"].remarks
+    assert "systemd knows no ~: write the whole path there" in remarks
+
+
+def test_what_systemd_reads_otherwise_than_a_shell_is_escaped():
+    found = pasted(start=r"sh -c 'a\.b $X; exec {server} {socket}'")
+    lines = found["systemd: /etc/systemd/system/store@.service"].lines
+    assert any(r"a\\.b $$X" in one for one in lines if one.startswith("ExecStart"))
 
 
 def test_a_strangers_plan_without_the_service_is_a_fault_not_a_traceback():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..agent import drivers
@@ -39,18 +40,29 @@ def paste(tool: ToolRecord, cell: Cell) -> list[Lines]:
         raise Fault(f"the plan does not say how {tool.name} was started: {error!r}") from None
     if cell.instances:
         return _of_instances(own, cell)
-    program = own.program.replace(_EACH, str(own.first))
     found = []
     if cell.numactl:
         remarks = [one.replace(_EACH, str(own.first)) for one in _of_command(own)]
-        found.append(Lines("numactl", [" ".join([*cell.numactl, program])], remarks))
+        line = _at_once(own, cell.numactl, str(own.first))
+        found.append(Lines("numactl", [line], remarks))
         where = f"systemd: systemctl edit {own.service}.service"
         found.append(Lines(where, _systemd(cell), _since(cell)))
-        found.append(_docker(cell, program))
+        found.append(_docker(own, cell))
     if own.file:
         lines = [line.replace(_EACH, str(own.first)) for line in own.lines]
         found.append(Lines(own.file, lines, list(own.remarks)))
     return found
+
+
+def _at_once(own: Advice, numactl: Sequence[str], number: str) -> str:
+    """The command line that starts one under its binding, in a shell."""
+    return " ".join([*_settings(own), *numactl, own.program]).replace(_EACH, number)
+
+
+def _settings(own: Advice) -> list[str]:
+    """Its environment as words of a shell."""
+    pairs = (one.partition("=") for one in own.environment)
+    return [f"{key}={shlex.quote(value)}" for key, _, value in pairs]
 
 
 def _of_command(own: Advice) -> list[str]:
@@ -71,15 +83,17 @@ def _systemd(bound: Bound) -> list[str]:
     return lines
 
 
-def _docker(cell: Cell, program: str) -> Lines:
+def _docker(own: Advice, cell: Cell) -> Lines:
     policy, nodes = cell.memory.policy, cell.memory.nodes
-    words = ["docker", "run"]
+    settings = [one.replace(_EACH, str(own.first)) for one in _settings(own)]
+    words = ["docker", "run", *(f"-e {one}" for one in settings)]
     if cell.cpus is not None:
         words.append(f"--cpuset-cpus={cell.cpus}")
     if policy == "default":
         return Lines("docker", [" ".join([*words, "IMAGE"])])
     if policy == "bind":
         return Lines("docker", [" ".join([*words, f"--cpuset-mems={nodes}", "IMAGE"])])
+    program = own.program.replace(_EACH, str(own.first))
     words += ["--cap-add=SYS_NICE", "IMAGE", "numactl", f"--{policy}={nodes}", program]
     return Lines(
         "docker",
@@ -99,7 +113,7 @@ def _of_instances(own: Advice, cell: Cell) -> list[Lines]:
     each = dict(zip(numbers, cell.instances, strict=True))
     found = []
     if any(one.numactl for one in cell.instances):
-        lines = [" ".join([*one.numactl, own.program.replace(_EACH, n)]) for n, one in each.items()]
+        lines = [_at_once(own, one.numactl, n) for n, one in each.items()]
         found.append(Lines("numactl", lines, _of_command(own)))
     found.append(_template(own))
     if any(one.numactl for one in cell.instances):
@@ -124,7 +138,9 @@ def _of_instances(own: Advice, cell: Cell) -> list[Lines]:
 def _template(own: Advice) -> Lines:
     name = own.service
     environment = [f"Environment={json.dumps(_for_systemd(one))}" for one in own.environment]
-    command = _for_systemd(own.program).replace("$", "$$")
+    # Backslashes (systemd.syntax(7)) and variables (systemd.service(5)) are read within quotes too.
+    command = _for_systemd(own.program).replace("\\", "\\\\").replace("\n", "\\n")
+    command = command.replace("$", "$$")
     lines = [
         "[Unit]", f"Description={name}, instance %i", "",
         "[Service]", f"User={name}", f"RuntimeDirectory={name}/%i",
@@ -132,7 +148,8 @@ def _template(own: Advice) -> Lines:
         *environment, f"ExecStart={command}", "",
         "[Install]", "WantedBy=multi-user.target",
     ]  # fmt: skip
-    return Lines(f"systemd: /etc/systemd/system/{name}@.service", lines, _of_command(own))
+    remarks = [*_of_command(own), "the user of User= must be there"]
+    return Lines(f"systemd: /etc/systemd/system/{name}@.service", lines, remarks)
 
 
 def _for_systemd(text: str) -> str:
@@ -151,6 +168,9 @@ def _compose(own: Advice, each: Mapping[str, Bound]) -> Lines:
             needs = True
             command = " ".join([*policy, own.program.replace(_EACH, n)]).replace("$", "$$")
             lines += ["    cap_add: [SYS_NICE]", f"    command: {json.dumps(command)}"]
+        if own.environment:
+            each_own = [one.replace(_EACH, n).replace("$", "$$") for one in own.environment]
+            lines.append(f"    environment: {json.dumps(each_own)}")
     remark = (
         "compose has cpuset for CPUs and no key for the nodes of memory: numactl must be in the "
         "image, and its system call needs SYS_NICE; without both lines memory comes from the node "
@@ -168,4 +188,5 @@ def _haproxy(own: Advice, numbers: list[str]) -> Lines:
     remarks = ["without the first two lines HAProxy 2.4 or newer binds itself to one node"]
     if own.address.startswith("unix@"):
         remarks.append("where haproxy.cfg has chroot, the sockets must lie in that directory")
+        remarks.append("HAProxy's user must be able to write to the sockets")
     return Lines("HAProxy: haproxy.cfg", lines, remarks)

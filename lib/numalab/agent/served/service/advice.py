@@ -27,23 +27,29 @@ def of(found: ToolRecord, cell: Cell) -> Advice:
         "cpus": cell.options["cpus"], "connections": cell.options["connections"],
     }  # fmt: skip
     texts = description.texts_of(service, options)
-    program = shlex.join(description.words(service.start, values, texts))
+    program = " ".join(map(_quoted, description.words(service.start, values, texts)))
     where = f"unix@{values['socket']}" if service.on_socket else f"127.0.0.1:{_EACH}"
-    on_port = any("{port}" in text for text in (service.start, *service.files.values()))
     own = cell.sweep is not None and cell.sweep.option in service.options
     remarks = ["as it was measured: your options, paths and data will differ"]
     if service.files or service.prepare:
         remarks.append(f"{values['datadir']} holds what the service file puts there")
+    if "~/" in program:
+        remarks.append("systemd knows no ~: write the whole path there")
     return Advice(
         program,
         name,
         "the command line" if own else None,
         (program,),
         tuple(remarks),
-        first=_FIRST_PORT if on_port else 1,
+        first=_FIRST_PORT if service.is_told("port") else 1,
         address=where if service.load.kind == description.HTTP else "",
         environment=tuple(
             f"{key}={description.filled(text, {**values, **texts})}"
             for key, text in service.environment.items()
         ),
     )
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it; one that begins with the home folder keeps that open."""
+    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...contract import from_json
+from ...drivers import options
 from ...errors import Fault
 
 COMMAND, HTTP, PGBENCH = "command", "http", "pgbench"
@@ -40,9 +41,11 @@ TOOL_OPTIONS: Mapping[str, Any] = {
     "balancer_cpus": None,
 }
 MOST_FIGURES = 64
+_LISTENS = ("port", "socket")
 SIZES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 _WORD = re.compile(r"\{([a-z][a-z0-9_]*)(?::(KiB|MiB|GiB))?\}")
+_BEGUN = re.compile(r"\{([a-z][a-z0-9_]*)")
 _LONGEST_LINE, _LAST_CHARACTERS = 2000, 1 << 20  # of an output, that a pattern looks at
 _NUMBER = (
     r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?)"
@@ -198,8 +201,12 @@ class Service:
     @property
     def on_socket(self) -> bool:
         """Whether it listens on a unix socket, else on a port."""
-        text = " ".join([self.start, *self.files.values()])
-        return "{socket}" in text
+        return self.is_told("socket")
+
+    def is_told(self, word: str) -> bool:
+        """Tell whether what starts it, its files or its environment have this word."""
+        texts = (self.start, *self.files.values(), *self.environment.values())
+        return any(f"{{{word}}}" in text for text in texts)
 
     @property
     def keeps_a_rate(self) -> bool:
@@ -223,7 +230,9 @@ def check(service: Service) -> None:
             raise WrongService(("needs", name), "it needs a name of small letters and candidates")
     _check_options(service)
     _check_words(service)
+    _check_amounts(service)
     _check_load(service)
+    _check_address(service)
     _one_of(("ready",), service.ready, ("http", "command", "says"), may_lack=True)
     told = bool(service.counters.metrics)
     _one_of(("counters",), service.counters, ("http", "send", "command"), may_lack=not told)
@@ -261,9 +270,29 @@ def _check_options(service: Service) -> None:
     for name in (service.prepare.kept or {}) if service.prepare else ():
         if name not in service.options:
             raise WrongService(("prepare", "kept"), f"there is no option {name!r}")
-    for one in service.memory:
-        if isinstance(one, str) and NAME.match(one) and one not in service.options:
-            raise WrongService(("memory",), f"there is no option {one!r}")
+
+
+def _check_amounts(service: Service) -> None:
+    """Raise WrongService for a size or a time that cannot be."""
+    disk = service.prepare.disk if service.prepare else ()
+    for name, given in (("memory", service.memory), ("disk", disk)):
+        key = ("prepare", name) if name == "disk" else (name,)
+        for one in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(one, str) and NAME.match(one):
+                if one not in service.options:
+                    raise WrongService(key, f"there is no option {one!r}")
+                continue
+            try:
+                options.size(name, one, least=0)
+            except Fault:
+                hint = "write a size like 64MiB, or the name of an option"
+                raise WrongService(key, f"{one!r} is no size", hint) from None
+    times = [("ready", "within_s", service.ready), ("stop", "within_s", service.stop)]
+    if service.warm.until:
+        times += [("warm.until", name, service.warm.until) for name in ("for_s", "at_most_s")]
+    for above, name, of in times:
+        if getattr(of, name) <= 0:
+            raise WrongService((*above.split("."), name), "it must be more than 0")
 
 
 def lines(service: Service) -> Iterator[Tuple[Tuple[str, ...], str, bool]]:
@@ -295,6 +324,11 @@ def _check_words(service: Service) -> None:
             if match[1] not in known:
                 hint = f"known: {', '.join(sorted(known))}; an option gets a name in options"
                 raise WrongService(key, f"nothing is called {match[0]}", hint)
+        for begun in _BEGUN.finditer(line):
+            if begun[1] in known and not _WORD.match(line, begun.start()):
+                shown = line[begun.start() : begun.end() + 5]
+                hint = f"write {{{begun[1]}}}, or {{{begun[1]}:MiB}} of a number of bytes"
+                raise WrongService(key, f"{shown!r} begins a word that is not complete", hint)
     if not shlex.split(service.start):
         raise WrongService(("start",), "it is empty")
 
@@ -321,6 +355,19 @@ def _check_load(service: Service) -> None:
         raise WrongService(("load", "figures"), f"more than {MOST_FIGURES} are not read")
     for name, figure in load.figures.items():
         _check_pattern(("load", "figures", name), figure)
+
+
+def _check_address(service: Service) -> None:
+    """Raise WrongService for pages without a first /, and for a service that listens anywhere."""
+    pages = (("load", "request"), service.load.request), (("ready", "http"), service.ready.http)
+    for key, page in (*pages, (("counters", "http"), service.counters.http)):
+        if page and not page.startswith("/"):
+            raise WrongService(key, f"{page!r} does not begin with /")
+    ready, told = service.ready, service.counters
+    connects = not (ready.command or ready.says) or told.http or told.send
+    if (connects or service.load.kind == HTTP) and not any(map(service.is_told, _LISTENS)):
+        hint = "each instance must listen where it is told to: start it on one of them"
+        raise WrongService(("start",), "it has neither {port} nor {socket}", hint)
 
 
 def _check_pattern(key: Tuple[str, ...], figure: Figure) -> None:
