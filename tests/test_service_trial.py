@@ -141,6 +141,26 @@ def test_instances_are_started_proven_asked_and_gone(folder):
     assert not check.check(folder).faults
 
 
+def test_programs_of_the_home_folder_are_started_and_not_published(folder, monkeypatch):
+    """Its place is "~" in every record: also a word that is not the first must be found."""
+    home = folder.parent / "home"
+    shutil.copytree(SMALL.parent, home, ignore=lambda _, names: set(names) - {SMALL.name})
+    monkeypatch.setenv("HOME", str(home))
+    plan = plan_of(service((str(SMALL), str(home / SMALL.name))))
+    records = measure(folder, plan)
+    assert [record.grade for record in records] == ["verified"], records
+    out = gzip.decompress((folder / records[0].raw["stdout"]).read_bytes()).decode()
+    assert "~/small_service.py" in out and str(home) not in out
+
+
+def test_a_command_ends_a_service(folder):
+    stop = "stop: {command: \"sh -c 'kill $(cat pid)'\", within_s: 20}\ncounters:"
+    begun = """start: "sh -c 'echo $$ >pid; exec $0 $*' {python}"""
+    started = service(('start: "{python}', begun), ("counters:", stop))
+    records = measure(folder, plan_of(started))
+    assert [record.grade for record in records] == ["verified"], records
+
+
 def test_the_rate_is_calibrated_once_and_frozen_in_the_plan(folder):
     plan = plan_of(service(("  figures:", AT_RATE)))
     assert plan.cells[0].options["rate"] == "half"
@@ -229,6 +249,8 @@ def codes(reasons, code):
     [
         ([more("exits=3")], r"refused to start \(exit status 3\): wrong configuration: line 7"),
         ([("within_s: 60", "within_s: 1"), more("late=30")], "did not answer within 1 s"),
+        ([('start: "', 'start: "setsid -f ')],
+         "exit status 0, where it must stay in the foreground"),
         ([("within_s: 60", "within_s: 1"), more("status=503")],
          r"did not answer within 1 s of its start \(GET / is answered by 503"),
         ([("{http: /, within_s: 60}", "{says: nothing, within_s: 1}")],
@@ -241,6 +263,10 @@ def codes(reasons, code):
         ([("load:", "warm: {command: '{python} -c 1/0'}\nload:")],
          "could not be warmed up: exit status 1.*ZeroDivisionError"),
         ([more("stays"), ("counters:", "stop: {within_s: 1}\ncounters:")],
+         "did not shut down within 1 s and was killed"),
+        ([("counters:", "stop: {command: sh -c 'echo no; exit 4'}\ncounters:")],
+         "was not ended by its command for that: exit status 4: no"),
+        ([("counters:", "stop: {command: 'true', within_s: 1}\ncounters:")],
          "did not shut down within 1 s and was killed"),
     ],
 )  # fmt: skip
@@ -301,7 +327,9 @@ def test_a_port_that_somebody_took_is_said(folder, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        records = measure(folder, plan_of(service(("unix:{socket} {more}", port))))
+        records = measure(
+            folder, plan_of(service(("unix:{socket} {more}", f"{port} instead={{port}}")))
+        )
     assert re.search("refused to start.*Address already in use", str(records[0].reason))
 
 
@@ -310,7 +338,8 @@ def test_a_service_that_is_ready_but_answers_errors_is_an_error(folder):
     asked = web(("{http: /, within_s: 60}", "{says: now it listens}"), more("status=500"))
     records = measure(folder, plan_of(asked, rate=50))
     assert records[0].grade == "error"
-    assert re.search("the load met [1-9][0-9]* errors in 0", str(records[0].reason))
+    said = r"the load met ([1-9]\d*) errors in 0 transactions \(answers that are not 2xx: \1\)"
+    assert re.search(said, str(records[0].reason))
 
 
 @needs_client

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Optional
+from typing import Dict, Mapping, Optional
 
 
 def cache_folder() -> Path:
     """Return the folder of what is made once and kept: under XDG_CACHE_HOME, else ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "numalab"
+
+
+def own(paths: Mapping[str, str]) -> Dict[str, str]:
+    """Return published paths, by a name each, as this host has them."""
+    return {name: os.path.expanduser(path) for name, path in paths.items()}
 
 
 def published(path: Optional[str]) -> Optional[str]:

@@ -81,9 +81,7 @@ class ServedDriver(Driver):
         """Tell whether the server itself interleaves its memory over all nodes."""
         return False
 
-    def data_set(
-        self, found: ToolRecord, options: Mapping[str, Any]
-    ) -> Optional[dataset.DataSet]:
+    def data_set(self, found: ToolRecord, options: Mapping[str, Any]) -> Optional[dataset.DataSet]:
         """Return the prepared data that a server with these options needs, or None."""
         return None
 

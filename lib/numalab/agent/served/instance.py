@@ -128,7 +128,10 @@ class RunningServer:
         deadline = time.monotonic() + limit_s
         while True:
             if self.process.poll() is not None:
-                raise self.fault("server-refused-to-start", ended=self._how_it_ended())
+                ended = self._how_it_ended()
+                if self.process.returncode == 0:
+                    ended += ", where it must stay in the foreground"
+                raise self.fault("server-refused-to-start", ended=ended)
             try:
                 self.ask(limit_s)
                 return
@@ -230,10 +233,13 @@ def log_lines(log: str) -> List[str]:
 def last_words(lines: Sequence[str], number: int = 2) -> str:
     """Return the last lines that are not empty as one text that may be published."""
     said = [line.strip() for line in lines if line.strip()][-number:]
-    text, home = " | ".join(said), os.path.expanduser("~")
-    if home != "/":
-        text = text.replace(home + "/", "~/")
-    return text[:400]
+    return without_home(" | ".join(said))[:400]
+
+
+def without_home(text: str) -> str:
+    """Return a text with the home folder as "~", wherever it stands in it."""
+    home = os.path.expanduser("~")
+    return text.replace(home + "/", "~/") if home != "/" else text
 
 
 def out_of_space(log: str) -> Optional[str]:

@@ -7,6 +7,13 @@ from typing import Any, Callable, Dict, Mapping
 from . import Template, units
 
 Fields = Mapping[str, Any]
+_ERRORS = {
+    "status": "answers that are not 2xx",
+    "protocol": "answers that are no HTTP/1.1",
+    "reset": "connections that ended before the answer",
+    "timeout": "no answer in time",
+    "connect": "connections that could not be made",
+}
 
 
 def _of(said: Fields) -> str:
@@ -53,6 +60,12 @@ def _client_failed(said: Fields) -> str:
     )
 
 
+def _met_errors(said: Fields) -> str:
+    text = f"{said['client']} met {said['errors']} errors in {said['transactions']} transactions"
+    kinds = [f"{_ERRORS.get(kind, kind)}: {count}" for kind, count in said.get("kinds", {}).items()]
+    return _on(said) + text + (f" ({', '.join(kinds)})" if kinds else "")
+
+
 def _not_made(said: Fields) -> str:
     how = f" (exit status {said['exit_status']})" if said["exit_status"] is not None else ""
     how = f" (killed by signal {said['signal']})" if said["signal"] is not None else how
@@ -95,6 +108,7 @@ SENTENCES: Dict[str, Template] = {
     "server-tells-no-counters": _about_server(
         "does not answer when it is asked for its counters: {error}"
     ),
+    "stop-command-failed": _about_server("was not ended by its command for that: {error}"),
     "trial-broke": "the trial's own process failed: {error}",
     "server-lacks-counter": _about_server("does not tell its counter {counter}"),
     # a service of one file
@@ -134,9 +148,7 @@ SENTENCES: Dict[str, Template] = {
     "client-failed": _client_failed,
     "client-silent": "{client} did not say it",
     "client-lost-connection": _about_instance("{client} lost its connection {times} times"),
-    "client-met-errors": _about_instance(
-        "{client} met {errors} errors in {transactions} transactions"
-    ),
+    "client-met-errors": _met_errors,
     "client-did-nothing": _about_instance("{client} completed no transaction"),
     "client-was-the-limit": (
         "{client} was the limit, not the server: it used {share:percent} of its own CPUs"

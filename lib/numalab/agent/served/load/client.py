@@ -65,6 +65,7 @@ RESULTS: Mapping[str, str] = {  # each name: its unit
     "client_cpu": "s",  # of the whole program, while it measured
     "busiest_thread": "1",  # the highest share of one CPU that a thread of it used: 1, its limit
 }
+ERROR_KINDS = ("status", "protocol", "reset", "timeout", "connect")
 _PERCENTILES = ("latency_p50", "latency_p90", "latency_p99", "latency_p999")
 _NUMBER = (int, float)
 _KEYS: Mapping[str, Mapping[str, Any]] = {  # of each kind of record: its keys and their types

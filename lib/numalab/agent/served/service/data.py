@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ... import kernel
+from ... import kernel, paths
 from ...contract import Reason, Tell, ToolRecord, from_json, reason, to_json
 from ...drivers import options as check
 from ...errors import Fault
@@ -73,7 +73,7 @@ class PreparedData(dataset.DataSet):
     def _fill(self, service: Service, datadir: Path, rundir: str) -> None:
         assert self.found and service.prepare
         values = {
-            **self.found.facts["programs"], **self.options,
+            **paths.own(self.found.facts["programs"]), **self.options,
             "here": os.path.expanduser(self.found.facts["here"]), "datadir": str(datadir),
             "rundir": rundir, "socket": f"{rundir}/socket", "port": 0,
             "cpus": self.options["cpus"], "connections": self.options["connections"],

@@ -33,6 +33,7 @@ from ...rows import row
 from .. import balancer
 from ..driver import KEPT_RATE, SATURATED, Figure, ServedDriver, each, runs_of, share, why_missing
 from ..load import client as load_client
+from ..load.client import ERROR_KINDS
 from . import advice, data, description, loads, options
 from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
 
@@ -227,8 +228,11 @@ class ServiceDriver(ServedDriver):
             answered = own.requests or own.rate * run["elapsed_s"]
             if own.results.get("errors", 0) > _FEW_ERRORS * answered:
                 errors, done = int(own.results["errors"]), int(answered)
-                who["client"] = self.client
-                return reason("client-met-errors", **who, errors=errors, transactions=done)
+                kinds = {kind: int(own.results.get(f"errors_{kind}", 0)) for kind in ERROR_KINDS}
+                return reason(
+                    "client-met-errors", **who, client=self.client, errors=errors,
+                    transactions=done, kinds={kind: n for kind, n in kinds.items() if n},
+                )  # fmt: skip
             missing = [name for name in run["figures"] if name not in own.results]
             if missing:
                 return reason("figure-missing", **who, figure=missing[0])

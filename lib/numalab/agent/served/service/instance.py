@@ -18,7 +18,16 @@ from ...contract import reason
 from ...errors import Fault
 from ..balancer import Balancer
 from ..dataset import Copy
-from ..instance import DYING_S, Placement, Refused, RunningServer, last_words, log_lines, usage
+from ..instance import (
+    DYING_S,
+    Placement,
+    Refused,
+    RunningServer,
+    last_words,
+    log_lines,
+    usage,
+    without_home,
+)
 from . import description
 from .description import Service
 
@@ -64,11 +73,11 @@ class RunningService(RunningServer):
         return f"127.0.0.1:{self.values['port']}"
 
     def about(self) -> Dict[str, Any]:
-        """As of the base: its command line and files, without paths of this trial alone."""
+        """As of the base: its command line and files, without the home folder."""
         every = {**self.values, **self.texts}
         files = {k: description.filled(v, every) for k, v in self.service.files.items()}
         config = [" ".join(self.words), *(f"# {name}\n{text}" for name, text in files.items())]
-        return {"title": self.title, "config": "\n".join(config)}
+        return {"title": self.title, "config": without_home("\n".join(config))}
 
     def ask(self, timeout_s: float) -> None:
         """As of the base: see `description.Ready`."""
@@ -111,13 +120,21 @@ class RunningService(RunningServer):
             raise self.fault("service-not-warmed", error=str(error)) from None
 
     def stop(self, limit_s: Optional[float] = None) -> None:
-        """As of the base; by its own command, where it has one."""
-        if self.service.stop.command:
-            with contextlib.suppress(OSError, Refused):
-                self._run(self.service.stop.command, self.service.stop.within_s)
-        if self.service.stop.command and self.process.poll() == 0:
+        """As of the base; where its file has a command for that, by this alone."""
+        how = self.service.stop
+        if not how.command:
+            super().stop(limit_s or how.within_s)
             return
-        super().stop(limit_s or self.service.stop.within_s)
+        self.check_alive("before it was to shut down")
+        try:
+            self._run(how.command, how.within_s)
+            self.process.wait(how.within_s)
+        except (OSError, Refused) as error:
+            raise self.fault("stop-command-failed", error=str(error)) from None
+        except subprocess.TimeoutExpired:
+            raise self.fault("server-did-not-shut-down", limit_s=how.within_s) from None
+        if self.process.returncode not in self.ends_well:
+            raise self.fault("server-shut-down-badly", ended=self._how_it_ended())
 
     def kill(self) -> None:
         """As of the base, with all processes below it."""

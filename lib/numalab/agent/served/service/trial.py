@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
+from ... import paths
 from ...contract import ToolRecord, to_json
 from ...trial.events import say
 from .. import balancer, trial
@@ -73,7 +74,7 @@ class ServiceTrial(trial.ServedTrial):
     def _common(self) -> Dict[str, Any]:
         clients = 1 if self.balanced else len(self.asked)
         return {
-            **self.found.facts["programs"],
+            **paths.own(self.found.facts["programs"]),
             **{name: self.options[name] for name in self.service.options},
             "here": os.path.expanduser(self.found.facts["here"]),
             "cpus": self.options["cpus"],
