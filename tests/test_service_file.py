@@ -91,6 +91,13 @@ def test_a_file_is_what_the_agent_reads():
         ("stop: SIGINT", "warm: {until: {counter: jit, below: 1}}", "line 16, .* not among"),
         ("stop: SIGINT", "files: {../x: text}", "line 16, files.../x: it is no name of a file"),
         ("stop: SIGINT", "files: {x: {file: /etc/passwd}}", "line 16, files.x: "),
+        ("{memory:MiB}", "{memory:MB}", "line 10, start: '{memory:MB} ' begins a word that is not"),
+        ("{socket}", "{socket", r"line 10, start: .*not complete. write \{socket\}, or"),
+        ("[memory, 64MiB]", "[memory, 64MB]", "line 9, memory: '64MB' is no size"),
+        ("[memory, 64MiB]", "[memory, {a: 1}]", "line 9, memory: .* is no size"),
+        ("ready: {says: here I am}", "ready: {within_s: 0}", "line 11, ready.within_s: it must be"),
+        ("ready: {says: here I am}", "ready: {http: x}", "line 11, ready.http: 'x' does not begin"),
+        ("stop: SIGINT", "stop: {within_s: -1}", "line 16, stop.within_s: it must be more than 0"),
         ("says: a service", "says: one\nsays: two", "line 2: the key 'says' stands twice"),
         ("says: a service", "name: x", "it may not set 'name'"),
     ],
@@ -99,6 +106,16 @@ def test_a_mistake_is_told_with_its_line_and_key(before, after, said):
     assert before in TEXT
     with pytest.raises(Fault, match=said):
         parse(TEXT.replace(before, after, 1))
+
+
+def test_a_service_must_listen_where_it_is_asked():
+    nowhere = TEXT.replace(" {socket}", "")
+    assert not parse(nowhere)["ready"]["http"]  # its own commands know where it is
+    for before, after in (("{says: here I am}", "{within_s: 9}"), ("{says: here", "{http: /here")):
+        with pytest.raises(Fault, match="line 10, start: it has neither {port} nor {socket}"):
+            parse(nowhere.replace(before, after))
+        told = nowhere.replace(before, after) + "environment: {LISTEN: 'unix:{socket}'}\n"
+        assert description.read(parse(told)).on_socket
 
 
 def test_bundled_services_are_read_and_unknown_ones_named():
@@ -113,8 +130,15 @@ def test_a_file_of_ones_own_needs_its_ending(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yml").write_text(TEXT)
     assert services.load("mine.yml")["name"] == "mine"
+    with pytest.raises(Fault, match="there is no file other.yml. .*valkey"):
+        services.load("other.yml")
     with pytest.raises(Fault, match="with its ending .yml: mine.yml"):
         services.load("mine")
+    without = TEXT.replace("stop: SIGINT", "files: {x: {file: no.where}}")
+    with pytest.raises(Fault, match="line 16, files.x: .*no.where is missing. services/README"):
+        parse(without, str(tmp_path / "mine.yml"))
+    with pytest.raises(Fault, match="my own.yml: a service is called as its file"):
+        parse(where="/x/my own.yml")
     (tmp_path / "mine.yml").write_bytes(b"says: \xff")
     with pytest.raises(Fault, match="not UTF-8"):
         services.load("mine.yml")

@@ -42,6 +42,8 @@ def load(name: str) -> dict[str, Any]:
             if any(map(os.path.isfile, (f"{name}.yml", name))):
                 hint = f"a file of your own is named with its ending .yml: {name}.yml"
             raise Fault(f"there is no service {name!r}", hint)
+    if not path.is_file():
+        raise Fault(f"there is no file {path}", f"numalab's own: {', '.join(names())}")
     content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
     try:
         text = content.decode("utf-8")
@@ -52,6 +54,8 @@ def load(name: str) -> dict[str, Any]:
 
 def parse(text: str, where: Path) -> dict[str, Any]:
     """Return the service that a YAML text describes; see `load`."""
+    if not untrusted.is_name(where.stem):
+        raise Fault(f"{where}: a service is called as its file", "use letters, digits, . - _")
     keys = _long_form(yaml_file.parse(text, where))
     keys["name"] = where.stem
     keys["here"] = published(str(where.resolve().parent))
@@ -83,7 +87,8 @@ def _read_files(keys: dict[str, Any], where: Path, lines: Any) -> None:
             files[name] = content.decode("utf-8")
         except (Fault, UnicodeDecodeError) as error:
             line = yaml_file.line_of(lines, ("files", str(name)))
-            raise Fault(f"{where}, line {line}, files.{name}: {error}", _README) from None
+            said = error.what if isinstance(error, Fault) else f"it is no text: {error}"
+            raise Fault(f"{where}, line {line}, files.{name}: {said}", _README) from None
 
 
 def check_trusted(plan: Plan, named: str | None) -> None:

@@ -30,7 +30,8 @@ class Fault(Exception):
         return self._reason or Reason("fault", {"what": self.what, "hint": self.hint})
 
     def __str__(self) -> str:
-        return f"{self.what}. {self.hint}" if self.hint else self.what
+        stop = "" if self.what.endswith("?") else "."
+        return f"{self.what}{stop} {self.hint}" if self.hint else self.what
 
 
 class NotHere(Fault):
