@@ -150,6 +150,15 @@ def test_instances_stand_in_their_order():
     ]  # fmt: skip
 
 
+def test_instances_of_a_load_without_a_rate_are_those_of_saturation():
+    run = service_frames.run()
+    renamed = {name: f"saturation_{name}" for name in PER_INSTANCE}
+    rows = run.measurements.with_columns(pl.col("metric").replace(renamed))
+    run.__dict__["measurements"] = rows
+    figure = notebook.View(run).instances(*PER_INSTANCE)
+    assert "GC time when saturated" in texts(figure)
+
+
 @pytest.mark.parametrize("method", ["throughput_latency", "tail"])
 def test_an_emulated_hosts_curves_are_marked(method):
     figure = getattr(notebook.View(service_frames.run(emulated=True)), method)()
