@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
+from scipy import stats
 
 from ..agent import cpulist
 from ..agent.contract import CONTROL, VERIFIED, Bound, Cell, Host
@@ -123,8 +124,10 @@ class _Headline:
         return effect.different and not self.gains(effect)
 
     def mean(self, cell: Cell) -> float:
-        mine = (pl.col("cell") == cell.id) & (pl.col("point") == self.point)
-        return float(self.rows.filter(mine)["value"].to_numpy().mean())
+        """Return the geometric mean of a cell and its control: so the judge's ratio has it."""
+        twice = [again for again, of in self.judge.grid.controls.items() if of == cell.id]
+        mine = pl.col("cell").is_in([cell.id, *twice]) & (pl.col("point") == self.point)
+        return float(stats.gmean(self.rows.filter(mine)["value"].to_numpy()))
 
     def control_words(self) -> str:
         control = next(one for one in self.judge.controls.values() if one.low is not None)

@@ -128,6 +128,8 @@ def by_nbconvert(folder: Path) -> Path:
         _cite(book, folder / "references.bib")
         front = yaml.safe_load(book.cells.pop(0).source.strip().strip("-"))
         known = [key for key in ("title", "subtitle", "author", "date", "abstract") if key in front]
+        if isinstance(front.get("author"), list):  # as Quarto has it for who is no person
+            front["author"] = ", ".join(one["name"]["literal"] for one in front["author"])
         name, *below = (escape(str(front[key])) for key in known)
         head = f"<header><h1>{name}</h1>{''.join(f'<p>{line}</p>' for line in below)}</header>"
         page = _page(name, css, head + _body(book, code=False) + foot, front.get("lang", "en"))
