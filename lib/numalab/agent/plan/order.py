@@ -44,9 +44,9 @@ def trial_order(cells: Sequence[Cell], blocks: int, seed: int) -> Tuple[Trial, .
 
 
 def check_size(cells: int, blocks: int = 1) -> None:
-    """Raise Fault for more than MOST_TRIALS."""
-    if blocks * cells > MOST_TRIALS:
-        most = MOST_TRIALS // cells
+    """Raise Fault for more than MOST_TRIALS; of blocks without cells, too."""
+    if blocks * max(1, cells) > MOST_TRIALS:
+        most = MOST_TRIALS // max(1, cells)
         raise Fault(
             f"{units.count(blocks, 'block')} of {cells:,} cells are more than {MOST_TRIALS:,} "
             "trials, the most of one run",
