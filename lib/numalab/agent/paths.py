@@ -18,6 +18,12 @@ def own(paths: Mapping[str, str]) -> Dict[str, str]:
     return {name: os.path.expanduser(path) for name, path in paths.items()}
 
 
+def without_home(text: str) -> str:
+    """Return a text with the home folder as "~", wherever it stands in it."""
+    home = os.path.expanduser("~")
+    return text.replace(home + "/", "~/") if home != "/" else text
+
+
 def published(path: Optional[str]) -> Optional[str]:
     """Return a path or word of a command line with the home folder, where it begins so, as "~".
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 from .. import kernel
 from ..contract import reason
 from ..errors import Fault
+from ..paths import without_home
 
 if TYPE_CHECKING:
     from .remote import ClientHost
@@ -164,7 +165,7 @@ class RunningServer:
         """
         limit_s = limit_s or STOP_LIMIT_S
         self.check_alive("before it was to shut down")
-        self.process.send_signal(self.end_signal)
+        self.ask_to_end(limit_s)
         try:
             self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -172,6 +173,10 @@ class RunningServer:
             raise self.fault("server-did-not-shut-down", limit_s=limit_s) from None
         if self.process.returncode not in self.ends_well:
             raise self.fault("server-shut-down-badly", ended=self._how_it_ended())
+
+    def ask_to_end(self, limit_s: float) -> None:
+        """Begin its shutting down; Fault where it cannot be asked within the limit."""
+        self.process.send_signal(self.end_signal)
 
     def kill(self) -> None:
         """End it at once, if it has not ended."""
@@ -234,12 +239,6 @@ def last_words(lines: Sequence[str], number: int = 2) -> str:
     """Return the last lines that are not empty as one text that may be published."""
     said = [line.strip() for line in lines if line.strip()][-number:]
     return without_home(" | ".join(said))[:400]
-
-
-def without_home(text: str) -> str:
-    """Return a text with the home folder as "~", wherever it stands in it."""
-    home = os.path.expanduser("~")
-    return text.replace(home + "/", "~/") if home != "/" else text
 
 
 def out_of_space(log: str) -> Optional[str]:

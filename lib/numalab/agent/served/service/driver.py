@@ -33,7 +33,6 @@ from ...rows import row
 from .. import balancer
 from ..driver import KEPT_RATE, SATURATED, Figure, ServedDriver, each, runs_of, share, why_missing
 from ..load import client as load_client
-from ..load.client import ERROR_KINDS
 from . import advice, data, description, loads, options
 from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
 
@@ -228,7 +227,10 @@ class ServiceDriver(ServedDriver):
             answered = own.requests or own.rate * run["elapsed_s"]
             if own.results.get("errors", 0) > _FEW_ERRORS * answered:
                 errors, done = int(own.results["errors"]), int(answered)
-                kinds = {kind: int(own.results.get(f"errors_{kind}", 0)) for kind in ERROR_KINDS}
+                kinds = {
+                    kind: int(own.results.get(f"errors_{kind}", 0))
+                    for kind in load_client.ERROR_KINDS
+                }
                 return reason(
                     "client-met-errors", **who, client=self.client, errors=errors,
                     transactions=done, kinds={kind: n for kind, n in kinds.items() if n},

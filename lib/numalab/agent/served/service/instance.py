@@ -16,18 +16,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from ... import kernel
 from ...contract import reason
 from ...errors import Fault
+from ...paths import without_home
 from ..balancer import Balancer
 from ..dataset import Copy
-from ..instance import (
-    DYING_S,
-    Placement,
-    Refused,
-    RunningServer,
-    last_words,
-    log_lines,
-    usage,
-    without_home,
-)
+from ..instance import DYING_S, Placement, Refused, RunningServer, last_words, log_lines, usage
 from . import description
 from .description import Service
 
@@ -120,21 +112,18 @@ class RunningService(RunningServer):
             raise self.fault("service-not-warmed", error=str(error)) from None
 
     def stop(self, limit_s: Optional[float] = None) -> None:
+        """As of the base, within its own limit."""
+        super().stop(limit_s or self.service.stop.within_s)
+
+    def ask_to_end(self, limit_s: float) -> None:
         """As of the base; where its file has a command for that, by this alone."""
-        how = self.service.stop
-        if not how.command:
-            super().stop(limit_s or how.within_s)
+        if not self.service.stop.command:
+            super().ask_to_end(limit_s)
             return
-        self.check_alive("before it was to shut down")
         try:
-            self._run(how.command, how.within_s)
-            self.process.wait(how.within_s)
+            self._run(self.service.stop.command, limit_s)
         except (OSError, Refused) as error:
             raise self.fault("stop-command-failed", error=str(error)) from None
-        except subprocess.TimeoutExpired:
-            raise self.fault("server-did-not-shut-down", limit_s=how.within_s) from None
-        if self.process.returncode not in self.ends_well:
-            raise self.fault("server-shut-down-badly", ended=self._how_it_ended())
 
     def kill(self) -> None:
         """As of the base, with all processes below it."""
