@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from numalab import check, runs, services, store
-from numalab.agent import drivers
+from numalab.agent import drivers, kernel
 from numalab.agent.contract import SCHEMA, Request, from_json
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
@@ -226,6 +226,21 @@ def test_all_processes_of_an_instance_are_proven_and_counted(folder):
     proofs = json.loads(gzip.decompress((folder / records[0].raw["proof"]).read_bytes()))["proofs"]
     assert proofs[0]["memory"]["processes"] == 4
     assert proofs[0]["memory"]["anonymous_bytes"] > 3 * (8 << 20)
+
+
+def test_a_session_that_ends_while_the_processes_are_listed_is_counted(monkeypatch):
+    def stat(pid, ticks, parent=1, ended=0):
+        return kernel.Stat(pid, "db", "S", parent, 10, ticks, ended, 1, 0, 0)
+
+    # The server is read before it waits for its session; the session is not listed any more.
+    torn = {10: stat(10, 1, ended=5)}
+    whole = {10: stat(10, 1, ended=125)}
+    tables = iter([torn, whole, whole, whole])
+    monkeypatch.setattr(kernel, "processes", lambda: next(tables))
+    monkeypatch.setattr(instance, "usage", lambda pid: {"cpu_s": 0.01})
+    server = object.__new__(instance.RunningService)
+    server.pid = 10
+    assert server.usage() == {"cpu_s": pytest.approx(0.01 + 125 / os.sysconf("SC_CLK_TCK"))}
 
 
 def test_it_is_warm_when_a_condition_holds_and_a_doubt_when_it_does_not(folder):

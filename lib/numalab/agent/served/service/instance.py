@@ -142,16 +142,21 @@ class RunningService(RunningServer):
         deadline = time.monotonic() + _SETTLING_S
         while True:
             table = kernel.processes()
-            members = self._members(table)
             if self.pid not in table:
                 return {}
-            cpu_s = 0.0
-            for pid in members:
-                ended = table[pid].children_ticks if pid in table else 0
-                cpu_s += usage(pid).get("cpu_s", 0.0) + ended / os.sysconf("SC_CLK_TCK")
-            # One that its parent waited for meanwhile is in neither sum: sessions end together.
-            if self._members(kernel.processes()) == members or time.monotonic() > deadline:
+            ended = self._ended_ticks(table)
+            cpu_s = sum(ended.values()) / os.sysconf("SC_CLK_TCK")
+            cpu_s += sum(usage(pid).get("cpu_s", 0.0) for pid in ended)
+            # A child that its parent waits for after the parent was read is in neither sum, and
+            # may be in neither list: only the parent's own sum tells. Sessions end together.
+            settled = self._ended_ticks(kernel.processes()) == ended
+            if settled or time.monotonic() > deadline:
                 return {"cpu_s": cpu_s}
+
+    def _ended_ticks(self, table: Mapping[int, kernel.Stat]) -> Dict[int, int]:
+        """Return the CPU time of the children that each of its processes waited for, by number."""
+        members = self._members(table)
+        return {pid: table[pid].children_ticks if pid in table else 0 for pid in members}
 
     def _members(self, table: Mapping[int, kernel.Stat]) -> Set[int]:
         """Return all its processes, also those that have ended and wait for their parent."""
