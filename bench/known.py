@@ -38,7 +38,6 @@ sys.path.insert(0, str(HERE.parent / "lib"))
 
 from numalab import home, runs, store  # noqa: E402
 from numalab.agent import drivers  # noqa: E402
-from numalab.agent.collectors import memory_model, snapshots  # noqa: E402
 from numalab.agent.contract import CONTROL, VERIFIED, Cell, TrialRecord  # noqa: E402
 from numalab.agent.errors import Fault  # noqa: E402
 from numalab.analysis import claims, judge  # noqa: E402
@@ -81,27 +80,22 @@ class Cost(NamedTuple):
 
 def cost(run: runs.Run, trial: TrialRecord) -> Cost:
     """Return what a trial's client and the model's counters say of a query."""
-    text = store.read_raw(run.folder, trial.raw["stdout"])
-    results = [
-        (one["name"], float(one["value"]), "checkpoint_s" in one)
-        for one in drivers.driver(run.plan.tool.name).parse(text)
-        if one["kind"] == "result" and "name" in one  # the trial's own has none
+    records = drivers.driver(run.plan.tool.name).parse(
+        store.read_raw(run.folder, trial.raw["stdout"])
+    )
+    (per_second,) = [
+        float(one["value"])
+        for one in records
+        if one["kind"] == "result" and one.get("name") == METRIC and "checkpoint_s" not in one
     ]
-    # The counters are of the client's whole life, its lead included.
-    queries = sum(value for name, value, _ in results if name == "queries")
-    (per_second,) = [v for name, v, lead in results if name == METRIC and not lead]
-    counters = store.read_json(run.folder, trial.raw["collect"])[memory_model.SOURCE]["counters"]
-    cpus = [one for name, one in counters.items() if name.startswith("cpu ")]
-    nodes = len(cpus[0]["read_bytes"])
-    read: dict[bool, float] = defaultdict(float)
-    for number, one in enumerate(cpus):
-        for node, moved in one["read_bytes"].items():
-            read[int(node) == number * nodes // len(cpus)] += snapshots.change(moved)
+    (client,) = [one for one in records if one["kind"] == "run"]
+    # The counters are of the client's measured time, and of its end after it.
+    counted, queries = client["model"], per_second * client["elapsed_s"]
     return Cost(
-        time=run.cells[trial.cell].options["clients"] * 1e9 / per_second,
-        instructions=sum(snapshots.change(one["instructions"]) for one in cpus) / queries,
-        stall=sum(snapshots.change(one["stall_ps"]) for one in cpus) / 1000 / queries,
-        remote=read[False] / sum(read.values()),
+        time=client["clients"] * 1e9 / per_second,
+        instructions=counted["instructions"] / queries,
+        stall=counted["stall_ps"] / 1000 / queries,
+        remote=counted["far_bytes"] / (counted["near_bytes"] + counted["far_bytes"]),
     )
 
 

@@ -36,6 +36,24 @@ def said(mine, decision=judge.DIFFERENT, smallest=0.02, control=False):
     return known.compare(mine, LOCAL, effect(decision), smallest, control)
 
 
+def test_a_query_costs_what_was_counted_while_the_client_measured(monkeypatch):
+    counted = {"instructions": 4e6, "stall_ps": 6e9, "near_bytes": 300, "far_bytes": 100}
+    records = [
+        {"kind": "run", "clients": 2, "elapsed_s": 4.0, "model": counted},
+        {"kind": "result", "name": "queries_per_second", "value": 90, "checkpoint_s": 1},
+        {"kind": "result", "name": "queries_per_second", "value": 100},
+        {"kind": "result"},
+    ]
+    monkeypatch.setattr(known.store, "read_raw", lambda folder, name: "")
+    monkeypatch.setattr(
+        known.drivers, "driver", lambda name: SimpleNamespace(parse=lambda text: records)
+    )
+    run = SimpleNamespace(folder=None, plan=SimpleNamespace(tool=SimpleNamespace(name="mysql")))
+    trial = SimpleNamespace(raw={"stdout": ""})
+    # 400 queries in 4 s of two clients.
+    assert known.cost(run, trial) == known.Cost(2e7, 10_000.0, 15_000.0, 0.25)
+
+
 def test_what_the_model_counts_is_what_the_client_must_find():
     held, words = said(trials(105_000.0, 25_000.0))
     assert held and "counted +5.00%  found +5.00%" in words

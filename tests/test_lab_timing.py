@@ -152,6 +152,15 @@ def test_the_counters_say_who_read_what_from_where(tmp_path):
     assert configured["latency_ns"] == "85:136+136:85" and "counters" not in configured
 
 
+def test_all_cpus_together_tell_near_bytes_from_far_ones(tmp_path):
+    first = {"instructions": 5, "stall_ps": 7, "read": (640, 64)}
+    second = {"instructions": 6, "stall_ps": 8, "read": (128, 320)}
+    assert memory_model.totals(a_page(tmp_path / "a", first, second)) == {
+        "instructions": 11, "stall_ps": 15, "near_bytes": 640 + 320, "far_bytes": 64 + 128,
+    }  # fmt: skip
+    assert memory_model.totals(str(tmp_path)) == {}
+
+
 def test_a_measurement_in_which_the_emulator_gave_up_is_known(tmp_path):
     before, root = a_page(tmp_path / "a", {}, gave_up=1), a_page(tmp_path / "b", {}, gave_up=2)
     for start, lost in ((before, True), (root, False)):

@@ -120,6 +120,25 @@ def snapshot(root: str = "/") -> Optional[Dict[str, Any]]:
     return found
 
 
+def totals(root: str = "/") -> Dict[str, float]:
+    """Return what all CPUs did so far, by which a client's own time can be explained.
+
+    ``near_bytes`` and ``far_bytes`` were read from memory of the CPU's own node and of others.
+    Empty without a model.
+    """
+    now = snapshot(root)
+    if now is None:
+        return {}
+    cpus = [one for name, one in now.items() if name.startswith("cpu ")]
+    each = max(1, len(cpus) // len(cpus[0]["read_bytes"]))
+    near = sum(one["read_bytes"][str(n // each)] for n, one in enumerate(cpus))
+    return {
+        **{name: sum(one[name] for one in cpus) for name in ("instructions", "stall_ps")},
+        "near_bytes": near,
+        "far_bytes": sum(sum(one["read_bytes"].values()) for one in cpus) - near,
+    }
+
+
 def lost(record: Mapping[str, Any]) -> bool:
     """Tell by a collection's record whether the emulator lost its synchronisation meanwhile."""
     part = record.get(SOURCE)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence
 
 from .. import cpulist, kernel
+from ..collectors import memory_model
 from ..contract import reason
 from ..errors import Fault
 from . import remote
@@ -45,7 +46,8 @@ class Client:
 
     ``words`` are its command line, ``cpus`` those that it may use; with ``there`` it is started on
     that host, where the program is on the PATH. ``watched`` is read when the measurement begins and
-    ends: what has grown between is part of the run; without it, what the ``server`` has used.
+    ends: what has grown between is part of the run; without it, what the ``server`` has used. On a
+    host whose memory timing is configured, so is what its ``model`` counted.
     ``about`` is part of the run as it is.
     """
 
@@ -67,7 +69,9 @@ class Client:
         about: Optional[Mapping[str, Any]] = None,
     ) -> None:
         self.server, self.threads, self.there, self.about = server, threads, there, about or {}
-        self.watched = watched or {"server": server.usage}
+        self.watched = dict(watched or {"server": server.usage})
+        if memory_model.configuration():
+            self.watched["model"] = memory_model.totals
         self.lead_s, self.time_s = lead_s, time_s
         self.output = Path(server.datadir, "client.out")
         self.late = False

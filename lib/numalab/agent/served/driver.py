@@ -5,8 +5,8 @@ Records (from what the trial's own process prints, see ``trial``):
 - ``server``: ``title``, ``build``, ``settings`` (as written), ``data`` (reused, cloned, copied) …
 - ``ready``: what the start and the warm-up took
 - ``run``: ``instance`` (its name; "" of the only one), ``clients``, ``elapsed_s``,
-  ``exit_status``, ``client_cpu_s``; ``server`` (CPU time, faults, context switches) and ``status``
-  (the server's counters), both as differences
+  ``exit_status``, ``client_cpu_s``; as differences, ``server`` (CPU time, faults, context
+  switches), ``status`` (the server's counters) and, where memory timing is configured, ``model``
 - every record of the client of that run, with ``instance``
 - ``end``: ``stop_s``; ``fault``: ``reason``; ``incomplete``: the run has no result
 """
