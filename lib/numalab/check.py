@@ -31,6 +31,7 @@ from numalab.agent.contract import (
     PUBLISHED,
     UNVERIFIED,
     VERIFIED,
+    Plan,
     Reason,
     TrialRecord,
 )
@@ -416,40 +417,50 @@ def _implausible(measurements: pl.DataFrame) -> Iterator[str]:
 
 
 def _rules(run: runs.Run) -> Iterator[str]:
-    plan, manifest, host = run.plan, run.manifest, run.host
-    if manifest.status == "stopped":
+    """Tell where a run is weaker than it could be, though all of it is true."""
+    if run.manifest.status == "stopped":
         yield "the run was stopped before its end"
-    for grade in (ERROR, UNVERIFIED):
-        graded = [one for trial in run.trials for one in trial.graded]
-        reasons = [one.reason for one in graded if one.grade == grade and one.reason]
-        of = len(run.trials) if len(graded) == len(run.trials) else len(graded)
-        what = "trials" if of == len(run.trials) else "cells of trials"
-        for text, count in _counted(reasons):
-            yield f"{count} of {of} {what} {grade}: {text}"
-    blocks = {item.block for item in plan.order}
-    if plan.request.control and len(plan.cells) > 1:
-        if len(blocks) < planning.FEWEST_BLOCKS:
-            few = units.count(len(blocks), "block")
-            yield f"{few} can decide nothing ({planning.FEWEST_BLOCKS} or more can)"
-        if not any(cell.role == "control" for cell in plan.cells):
-            yield "there is no A/A control"
-    yield from map(str, manifest.busy)
-    for change in manifest.changes:
+    yield from _left_out(run)
+    yield from _weak_design(run.plan)
+    yield from map(str, run.manifest.busy)
+    for change in run.manifest.changes:
         if change.before is not None and not change.restored:
             yield f"{change.name} was not put back: {change.reason}"
-    for cell in plan.cells:
+    for cell in run.plan.cells:
         excuse = cell.expects.memory.why  # interleaving need not be even: what a full node takes
         if excuse is not None and cell.memory.policy == "interleave":
             yield f"{cell.label}: where its memory went is recorded, not required: {excuse}"
     yield from _doubts(run)
     known = set(run.measurements["metric"])
-    for metric in plan.request.measure:
+    for metric in run.plan.request.measure:
         if run.trials and metric not in known:
             yield f"{metric} is asked for, and no trial gave it; its tool's metrics: {_few(known)}"
-    if host.after is None and manifest.status == "complete":
+    if run.host.after is not None:
+        yield from map(str, state.compare(run.host.before, run.host.after))
+    elif run.manifest.status == "complete":
         yield "the host's state after the run was not recorded"
-    if host.after is not None:
-        yield from map(str, state.compare(host.before, host.after))
+
+
+def _left_out(run: runs.Run) -> Iterator[str]:
+    """Say how many trials are not verified, and why."""
+    graded = [one for trial in run.trials for one in trial.graded]
+    what = "trials" if len(graded) == len(run.trials) else "cells of trials"
+    for grade in (ERROR, UNVERIFIED):
+        reasons = [one.reason for one in graded if one.grade == grade and one.reason]
+        for text, count in _counted(reasons):
+            yield f"{count} of {len(graded)} {what} {grade}: {text}"
+
+
+def _weak_design(plan: Plan) -> Iterator[str]:
+    """Say why a plan can decide nothing, where it compares cells."""
+    if not plan.request.control or len(plan.cells) <= 1:
+        return
+    blocks = len({item.block for item in plan.order})
+    if blocks < planning.FEWEST_BLOCKS:
+        few = units.count(blocks, "block")
+        yield f"{few} can decide nothing ({planning.FEWEST_BLOCKS} or more can)"
+    if not any(cell.role == "control" for cell in plan.cells):
+        yield "there is no A/A control"
 
 
 def _few(names: Iterable[str]) -> str:

@@ -19,7 +19,16 @@ from typing import Any
 from numalab import rederived, runs, store, untrusted
 from numalab.agent import cpulist
 from numalab.agent.collectors import memory_model, numastat, perf
-from numalab.agent.contract import ERROR, HANDSHAKE, VERIFIED, Cell, Record, Tour, TrialRecord
+from numalab.agent.contract import (
+    ERROR,
+    HANDSHAKE,
+    VERIFIED,
+    Cell,
+    HostRecord,
+    Record,
+    Tour,
+    TrialRecord,
+)
 from numalab.agent.host import state
 from numalab.agent.served.driver import ServedDriver
 from numalab.agent.trial import settings
@@ -63,7 +72,8 @@ class Journal:
             yield from _of_cells(trial)
         if trial.collected is not None:
             yield from self._counters(trial)
-            yield from _of_collection(self.run, trial)
+            name = trial.said.raw["collect"]
+            yield from ((name, one) for one in _of_collection(self.run, trial))
 
     def _copied(self, trial: rederived.Trial) -> Found:
         talks = ("stdout",) if trial.driver.protocol == HANDSHAKE else ()
@@ -139,17 +149,7 @@ def _of_program(trial: rederived.Trial) -> Found:
     # A program may end when it was just seen to run: its own time is not around its looks.
     if looks != sorted(looks) or (looks and looks[-1] > total_s + SLACK_S):
         yield raw["proof"], f"its looks at {looks} s are not within the trial's {total_s} s"
-    told = [
-        {int(node): size for node, size in one["buffers"].items() if size}
-        for kind in ("ready", "result") for one in trial.events(kind)
-        if one.get("nothing_yet") is not True and one.get("buffers")
-    ]  # fmt: skip
-    moved = [
-        dict(proof.memory.pages_bytes)
-        for when in ("before", "after") for proof in trial.proofs
-        if proof.when == when and proof.memory.pages_bytes
-    ]  # fmt: skip
-    if told and any(one not in told for one in moved):  # a look can fail
+    if not _memory_agrees(trial):
         yield raw["proof"], f"its memory is where its program ({raw['stdout']}) had none"
     measured = sum(float(one.get("measure_s") or 0.0) for one in trial.events("result"))
     if _beyond(measured, wall):
@@ -160,33 +160,55 @@ def _of_program(trial: rederived.Trial) -> Found:
             yield raw["stdout"], f"{said} (manifest.json)"
 
 
-def _of_collection(run: runs.Run, trial: rederived.Trial) -> Found:
+def _memory_agrees(trial: rederived.Trial) -> bool:
+    """Tell whether the looks saw pages only where the program says that its buffers are."""
+    stated = [
+        {int(node): size for node, size in one["buffers"].items() if size}
+        for kind in ("ready", "result") for one in trial.events(kind)
+        if one.get("nothing_yet") is not True and one.get("buffers")
+    ]  # fmt: skip
+    seen = [
+        dict(proof.memory.pages_bytes)
+        for proof in trial.proofs
+        if proof.when in ("before", "after") and proof.memory.pages_bytes  # a look can fail
+    ]
+    return not stated or all(one in stated for one in seen)
+
+
+def _of_collection(run: runs.Run, trial: rederived.Trial) -> Iterator[str]:
     """Tell where what the collectors saw cannot have been while this trial was measured."""
-    name, found, total_s = trial.said.raw["collect"], trial.collected, trial.said.times.total_s
+    found, total_s = trial.collected, trial.said.times.total_s
     lasted = found.get("collected_s", 0.0)
     if lasted > total_s + SLACK_S:  # from before its program's start to after its end
-        yield name, f"the collectors looked for {lasted} s of the trial's {total_s} s"
+        yield f"the collectors looked for {lasted} s of the trial's {total_s} s"
     counted = found.get(perf.SOURCE) or {}
     for part in (counted.get("instances") or {"": counted}).values():
         lines = perf.counts(part["raw"]) if part.get("raw") else {}
         for event in part.get("events", ()):
             line = lines.get(event["event"])
             if event["value"] is not None and (line is None or line.value != event["value"]):
-                yield name, f"perf's {event['event']} is not what its output says"
+                yield f"perf's {event['event']} is not what its output says"
     model = found.get(memory_model.SOURCE)
     if bool(model) != bool(run.host.timing) and trial.said.grade != ERROR:
-        yield name, "host.json says otherwise whether memory's timing is configured"
+        yield "host.json says otherwise whether memory's timing is configured"
     if model and run.host.timing:
-        counters = model["counters"]
-        cpus = {f"cpu {cpu.number}" for cpu in run.host.topology.cpus}
-        clock_s = (counters["clock_ps"][1] - counters["clock_ps"][0]) / 1e12
-        due = float(run.host.timing.get("instruction_ns", model["instruction_ns"]))
-        if cpus != {key for key in counters if key.startswith("cpu ")}:
-            yield name, "the model counted other CPUs than host.json has"
-        if model["cpus"] != trial.cell.cpus or model["instruction_ns"] != due:
-            yield name, "the model's CPUs or its time of an instruction are not those of the cell"
-        if _beyond(clock_s, lasted):
-            yield name, f"the model's clock went on for {clock_s:.1f} s of {lasted} s"
+        yield from _of_model(run.host, trial.cell, model, lasted)
+
+
+def _of_model(
+    host: HostRecord, cell: Cell, model: Mapping[str, Any], lasted: float
+) -> Iterator[str]:
+    """Tell where a model of memory's timing counted something else than this cell's run."""
+    counters = model["counters"]
+    cpus = {f"cpu {cpu.number}" for cpu in host.topology.cpus}
+    clock_s = (counters["clock_ps"][1] - counters["clock_ps"][0]) / 1e12
+    due = float(host.timing.get("instruction_ns", model["instruction_ns"]))
+    if cpus != {key for key in counters if key.startswith("cpu ")}:
+        yield "the model counted other CPUs than host.json has"
+    if model["cpus"] != cell.cpus or model["instruction_ns"] != due:
+        yield "the model's CPUs or its time of an instruction are not those of the cell"
+    if _beyond(clock_s, lasted):
+        yield f"the model's clock went on for {clock_s:.1f} s of {lasted} s"
 
 
 # --- what a tool says of itself -------------------------------------------------------------------
@@ -272,24 +294,15 @@ def _what_they_used(trial: rederived.Trial, cell: Cell, ran: list[Record]) -> It
 
 
 def _of_record(trial: rederived.Trial, cell: Cell, record: Record) -> Iterator[str]:
+    """Hold one record of a tool's output against its cell."""
     kind, options, facts = record.get("kind"), cell.options, trial.run.plan.tool.facts
     if kind == "setup":
-        due = {key: options[key] for key in _ECHOED if key in options}
-        if "phase" in record and "mode" in record:
-            due["time_s"] = options["saturation_s" if record["phase"] == "saturation" else "time_s"]
-            due["mode"] = "open" if record["rate"] else "closed"
-            if record["connections"] > options["connections"] or record["rate"] > options["rate"]:
-                yield "it asked for more than its cell does"
-        for key, value in due.items():
-            if key in record and record[key] != value:
-                yield f"its {key} is {record[key]}, its cell's is {value}"
+        yield from _of_setup(record, options)
     elif record.get("name") == "prime_limit":  # of sysbench
         if record["value"] != options.get("cpu_max_prime"):
             yield f"it looked for primes up to {record['value']}, not {options['cpu_max_prime']}"
-    elif kind == "thread" and cell.cpus is not None and _verified(trial, cell):
-        at = [record["pinned"], record["began_on"], record["ended_on"]]
-        if not {one for one in at if one is not None} <= set(cpulist.parse(cell.cpus)):
-            yield f"a thread was on the CPUs {at}, its cell has {cell.cpus}"
+    elif kind == "thread":
+        yield from _of_thread(trial, cell, record)
     elif kind in ("server", "balancer"):
         server = facts.get("server")
         title = server if kind == "server" else f"HAProxy {facts.get('balancer_version')}"
@@ -303,9 +316,30 @@ def _of_record(trial: rederived.Trial, cell: Cell, record: Record) -> Iterator[s
             yield "it waited for another condition of the warm-up than its service's"
 
 
-def _verified(trial: rederived.Trial, cell: Cell) -> bool:
-    """Tell whether a cell is verified: else its threads may have lost their CPUs (hot-unplug)."""
-    return any((one.cell, one.grade) == (cell.id, VERIFIED) for one in trial.said.graded)
+def _of_setup(record: Record, options: Mapping[str, Any]) -> Iterator[str]:
+    """Hold what a tool or a client says that it was asked for against its cell's options."""
+    due = {key: options[key] for key in _ECHOED if key in options}
+    if "phase" in record and "mode" in record:
+        due["time_s"] = options["saturation_s" if record["phase"] == "saturation" else "time_s"]
+        due["mode"] = "open" if record["rate"] else "closed"
+        if record["connections"] > options["connections"] or record["rate"] > options["rate"]:
+            yield "it asked for more than its cell does"
+    for key, value in due.items():
+        if key in record and record[key] != value:
+            yield f"its {key} is {record[key]}, its cell's is {value}"
+
+
+def _of_thread(trial: rederived.Trial, cell: Cell, record: Record) -> Iterator[str]:
+    """Hold the CPUs of a thread against its cell's, where the cell is verified.
+
+    Elsewhere its threads may have lost their CPUs (hot-unplug).
+    """
+    verified = any((one.cell, one.grade) == (cell.id, VERIFIED) for one in trial.said.graded)
+    if cell.cpus is None or not verified:
+        return
+    at = [record["pinned"], record["began_on"], record["ended_on"]]
+    if not {one for one in at if one is not None} <= set(cpulist.parse(cell.cpus)):
+        yield f"a thread was on the CPUs {at}, its cell has {cell.cpus}"
 
 
 def _of_server(

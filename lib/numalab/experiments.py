@@ -124,6 +124,20 @@ class Experiment(BaseModel):
             return wanted
         return CollectorRequest() if wanted else None
 
+    def _sweep(
+        self, profile: Profile, bindings: list[Binding] | None, pairs: str | None
+    ) -> tuple[SweepRequest, ...]:
+        """What is swept; where bindings are asked for, of these alone."""
+        sweep = profile.sweep if profile.sweep is not None else self.sweep
+        if pairs is not None:
+            sweep = [replace(one, pairs=None) for one in sweep]
+        return _of_these(sweep, bindings) if bindings else tuple(sweep)
+
+    def _tool(self, profile: Profile, tool: str | None, options: dict[str, Any]) -> ToolRequest:
+        prefer = (tool,) if tool else self.tool.prefer or (self.tool.name,)
+        of_all = {**self.tool.options, **profile.options(), **options}
+        return ToolRequest(name=self.tool.name, prefer=prefer, options=of_all)
+
     @property
     def headline(self) -> str | None:
         """The first metric of ``measure``: the one that progress lines show."""
@@ -162,26 +176,19 @@ class Experiment(BaseModel):
         own = bindings or cases or blocks or options or pairs or until
         if until is not None:
             blocks = blocks or budget.MOST_BLOCKS
-        sweep = chosen.sweep if chosen.sweep is not None else self.sweep
-        if pairs is not None:
-            sweep = [replace(one, pairs=None) for one in sweep]
         return Request(
             schema=SCHEMA,
             experiment=self.name,
             question=self.question,
             profile=profile,
             host=host,
-            tool=ToolRequest(
-                name=self.tool.name,
-                prefer=(tool,) if tool else self.tool.prefer or (self.tool.name,),
-                options={**self.tool.options, **chosen.options(), **(options or {})},
-            ),
+            tool=self._tool(chosen, tool, options or {}),
             bindings=tuple(bindings or chosen.bindings or self.bindings),
             baseline=self.baseline,
             control=self.control,
             blocks=blocks if blocks is not None else chosen.blocks,
             seed=seed if seed is not None else random.SystemRandom().randrange(1, 2**31),
-            sweep=_of_these(sweep, bindings) if bindings else tuple(sweep),
+            sweep=self._sweep(chosen, bindings, pairs),
             cases=self._chosen(cases or chosen.cases),
             names=tuple(dict.fromkeys(_named(self.claims))),
             headline=self.headline,

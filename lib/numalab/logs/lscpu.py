@@ -178,13 +178,7 @@ def _continue(before: _Field, row: str) -> bool:
 
 
 def _records(fields: list[_Field]) -> list[Record]:
-    known = {field.name for field in fields}
-    if not known & {"cpus", "online", "nodes", "model_name"}:
-        _name_by_order(fields)
-    elif "cpus" in known and not {"online", "threads_per_core"} <= known:
-        # Some translations leave "CPU(s)" as it is; and some summaries have no more than this.
-        with contextlib.suppress(ParseError):
-            _name_by_order(fields)
+    _name_translated(fields)
     out: list[Record] = []
     section: str | None = None
     once = Once(NAME)
@@ -288,8 +282,39 @@ def _plain(field: _Field, section: str | None) -> Record:
     return record
 
 
+def _name_translated(fields: list[_Field]) -> None:
+    """Name the fields of a summary that is in another language, by order and form of values."""
+    known = {field.name for field in fields}
+    if not known & {"cpus", "online", "nodes", "model_name"}:
+        _name_by_order(fields)
+    elif "cpus" in known and not {"online", "threads_per_core"} <= known:
+        # Some translations leave "CPU(s)" as it is; and some summaries have no more than this.
+        with contextlib.suppress(ParseError):
+            _name_by_order(fields)
+
+
 def _name_by_order(fields: list[_Field]) -> None:
-    """Name the fields of a summary in another language by their order and the form of values."""
+    first, products = _name_cpus(fields)
+    for field in fields[first:]:
+        if field.name is None:
+            field.name = _name_by_form(field)
+    windows = [fields[i : i + 3] for i in range(first, len(fields) - 2)]
+    fitting = [
+        window
+        for window in windows
+        if all(field.is_count and not field.name for field in window)
+        and math.prod(int(field.value) for field in window) in products
+    ]
+    if fitting and (len(fitting) == 1 or fitting[0] == windows[0]):
+        for field, name in zip(fitting[0], _CORE_COUNTS, strict=True):
+            field.name = name
+
+
+def _name_cpus(fields: list[_Field]) -> tuple[int, tuple[int, int]]:
+    """Name the number of CPUs and their lists: a summary begins with these.
+
+    Return the place of the first field after them, and how many CPUs there are and are online.
+    """
     at = next((i for i, field in enumerate(fields) if field.is_count), len(fields))
     if at + 1 >= len(fields) or fields[at].name not in (None, "cpus"):
         refuse(NAME, None, "it holds no field that lscpu prints")
@@ -308,20 +333,7 @@ def _name_by_order(fields: list[_Field]) -> None:
         after += 1
     if at and not fields[0].name and re.fullmatch(r"[a-z]\w+", fields[0].value):
         fields[0].name = "architecture"
-    for field in fields[after:]:
-        if field.name is None:
-            field.name = _name_by_form(field)
-    windows = [fields[i : i + 3] for i in range(after, len(fields) - 2)]
-    products = (cpus, len(online.numbers()))
-    fitting = [
-        window
-        for window in windows
-        if all(field.is_count and not field.name for field in window)
-        and math.prod(int(field.value) for field in window) in products
-    ]
-    if fitting and (len(fitting) == 1 or fitting[0] == windows[0]):
-        for field, name in zip(fitting[0], _CORE_COUNTS, strict=True):
-            field.name = name
+    return after, (cpus, len(online.numbers()))
 
 
 def _name_by_form(field: _Field) -> str | None:

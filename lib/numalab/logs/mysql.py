@@ -75,6 +75,7 @@ _STATUS = re.compile(r"(?P<name>[A-Za-z][\w.]*)(?:\t(?P<value>[^\t]*))?\Z")
 _BOXED = re.compile(r"\|\s*(?P<name>[A-Za-z][\w.]*)\s*\|\s*(?P<value>[^|]*?)\s*\|\Z")
 _SPACED = re.compile(r"(?P<name>[A-Z]\w*) {2,}(?P<value>\S.*)\Z")
 _VERTICAL = re.compile(r"\*+ \d+\. row \*+\Z")
+_PAIR = re.compile(r"(?:Variable_name: (?P<name>\S+)|Value:(?: (?P<value>.*))?)\Z")
 _FRAME = re.compile(r"\+[-+]+\+\Z|mysql> .*\Z|Bye\Z|\d+ rows? in set")
 
 
@@ -88,12 +89,12 @@ def parse_status(text: str) -> list[Record]:
         row = line.text.strip(" ")
         if not row.strip() or _FRAME.match(row) or _VERTICAL.match(row):
             continue
-        vertical = re.fullmatch(r"(Variable_name|Value):(?: (.*))?", row)
-        if vertical and vertical[1] == "Variable_name" and re.fullmatch(r"\S+", vertical[2] or ""):
-            name = vertical[2]
+        vertical = _PAIR.match(row)
+        if vertical and vertical["name"]:
+            name = vertical["name"]
             continue
-        if vertical and vertical[1] == "Value" and name:
-            key, value, name = name, vertical[2] or "", None
+        if vertical and name:
+            key, value, name = name, vertical["value"] or "", None
         else:
             match = _BOXED.match(row) or _STATUS.match(row) or _SPACED.match(row)
             if not match or name:
@@ -125,6 +126,7 @@ _AVERAGES = re.compile(r"Per second averages calculated from the last (\d+) seco
 _RULE = re.compile(r"[-=]{3,}\Z")
 _TITLE = re.compile(r"[A-Z][A-Z/ 0-9]+\Z")
 _END = "END OF INNODB MONITOR OUTPUT"
+_AFTER = re.compile(r"[-=]{3,}\Z|\d+ rows? in set|\|\Z")  # what may follow it
 _CELL = re.compile(r"\A\|? *InnoDB +\|[^|]*\| *|\AInnoDB\t+")  # of the client's table
 _BEFORE = ("Type:", "Name:", "Status:", "|", "+", "Type\t", "InnoDB")
 _PROMPTS = ("mysql> ", "MariaDB [")
@@ -152,31 +154,37 @@ def parse_innodb_status(text: str) -> list[Record]:
         row = line.text.strip()
         if not row or _VERTICAL.match(row) or row.startswith(_PROMPTS):
             continue
-        monitor, averages = _MONITOR.match(_CELL.sub("", row)), _AVERAGES.match(row)
-        is_rule = bool(_RULE.match(row))
+        averages = _AVERAGES.match(row)
         if ended:
-            if not is_rule and not re.match(r"\d+ rows? in set", row) and row != "|":
+            if not _AFTER.match(row):
                 refuse(tool, line, "the report has ended before this line")
         elif row == _END:
             ended = True
-        elif monitor:
-            if out:
-                refuse(tool, line, "a second report: give each on its own")
-            out.append({"kind": "innodb_monitor", "time": monitor["time"].strip()})
         elif not out:
-            if not _RULE.match(row.split("\t")[-1]) and not row.startswith(_BEFORE):
-                refuse(tool, line, "this stands before the report's head")
+            out += _head(tool, line, row)
+        elif _MONITOR.match(_CELL.sub("", row)):
+            refuse(tool, line, "a second report: give each on its own")
         elif averages:
             out[0]["average_s"] = int(averages[1])
         elif _TITLE.match(row) and _ruled(rows, at):
             section = row
             out.append({"kind": "innodb_section", "name": row})
-        elif not is_rule:
+        elif not _RULE.match(row):
             counts = _counts(section, row)
             out += counts or [{"kind": "innodb_text", "section": section, "text": row}]
     if not out or not ended:
         refuse(tool, None, "it lacks the report's head or its end: cut short?")
     return out
+
+
+def _head(tool: str, line: Line, row: str) -> list[Record]:
+    """Return the record of a report's head; none of a line that may stand before it."""
+    monitor = _MONITOR.match(_CELL.sub("", row))
+    if monitor:
+        return [{"kind": "innodb_monitor", "time": monitor["time"].strip()}]
+    if not _RULE.match(row.split("\t")[-1]) and not row.startswith(_BEFORE):
+        refuse(tool, line, "this stands before the report's head")
+    return []
 
 
 def _ruled(rows: list[Line], at: int) -> bool:

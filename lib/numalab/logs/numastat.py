@@ -168,6 +168,11 @@ def parse(text: str) -> list[Record]:
     ends = [len(row) for row in text.split("\n")[-2:]]
     if len(ends) == 2 and 0 < ends[1] < ends[0]:  # it has no end of line, and columns are even
         refuse(NAME, rows[-1], "the last line is shorter than the one above: cut short?")
+    return _tables(rows)
+
+
+def _tables(rows: list[Line]) -> list[Record]:
+    """Return the records of tables that follow each other, with what numastat warns of between."""
     out: list[Record] = []
     table: _Table | None = None
     for line in rows:

@@ -421,17 +421,7 @@ def _json_headed(line: Line, objects: List[Dict[str, Any]], heads: List[str]) ->
 
 
 def _json_object(line: Line, item: Dict[str, Any]) -> List[Record]:
-    where: Record = {}
-    for key, name, kind in _NUMBERS:
-        if item.get(key) is not None or (key in item and name != "cpus"):
-            number = _json_number(line, item[key])
-            where[name] = None if number is None else kind(number)
-    for place in _PLACES:
-        if place in item:
-            where["aggregate"] = f"CPU{item[place]}" if place == "cpu" else str(item[place])
-    where.update({name: item[key] for key, name in _TEXTS if key in item})
-    if item.get("cgroup"):
-        where["cgroup"] = item["cgroup"]
+    where = _json_place(line, item)
     if "event" in item:
         return [_json_event(line, item, where)]
     if "metric-value" in item:
@@ -444,6 +434,22 @@ def _json_object(line: Line, item: Dict[str, Any]) -> List[Record]:
     if "metricgroup" in item:
         return [{"kind": "metric_group", "name": item["metricgroup"], **where}]
     refuse(NAME, line, "this object holds neither an event nor a metric")
+
+
+def _json_place(line: Line, item: Dict[str, Any]) -> Record:
+    """Return when, where and for how long the value of an object was counted."""
+    where: Record = {}
+    for key, name, kind in _NUMBERS:
+        if item.get(key) is not None or (key in item and name != "cpus"):
+            number = _json_number(line, item[key])
+            where[name] = None if number is None else kind(number)
+    for place in _PLACES:
+        if place in item:
+            where["aggregate"] = f"CPU{item[place]}" if place == "cpu" else str(item[place])
+    where.update({name: item[key] for key, name in _TEXTS if key in item})
+    if item.get("cgroup"):
+        where["cgroup"] = item["cgroup"]
+    return where
 
 
 def _json_event(line: Line, item: Dict[str, Any], where: Record) -> Record:

@@ -235,13 +235,17 @@ def _panel(
         for j, entry in enumerate(line):
             _mark(axes, i, j, entry, codes.get((entry.grade, entry.reason)), size or style.TINY)
     if panel.host and known:
-        ends = [number(end) if unit else f"{end:.0f}" for end in sorted({min(known), max(known)})]
-        said = f"{' to '.join(ends)} {unit}".strip()
-        plain = panel.badge == MEASURED
-        axes.set_title(panel.host, fontweight="bold", pad=13)
-        axes.text(0, 1.02, said if plain else f"{said} · {panel.badge}", transform=axes.transAxes,
-                  fontsize=style.SMALL, va="bottom",
-                  color=style.FAINT if plain else style.VERMILLION)  # fmt: skip
+        _name_host(axes, panel, unit, sorted({min(known), max(known)}))
+
+
+def _name_host(axes: Axes, panel: Panel, unit: str, ends: Sequence[float]) -> None:
+    """Write above a panel whose it is, from where to where its values go, and its badge."""
+    span = f"{' to '.join(number(end) if unit else f'{end:.0f}' for end in ends)} {unit}".strip()
+    plain = panel.badge == MEASURED
+    axes.set_title(panel.host, fontweight="bold", pad=13)
+    axes.text(0, 1.02, span if plain else f"{span} · {panel.badge}", transform=axes.transAxes,
+              fontsize=style.SMALL, va="bottom",
+              color=style.FAINT if plain else style.VERMILLION)  # fmt: skip
 
 
 def _mark(axes: Axes, i: int, j: int, entry: Entry, code: str | None, size: float) -> None:

@@ -137,26 +137,30 @@ def parse(text: str) -> List[Record]:
     out: List[Record] = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(f"{NAME}:"):
-            said = line[len(NAME) + 1 :].strip()
-            out.append({"kind": "failure", "level": "error", "code": None, "text": said})
+            why = line[len(NAME) + 1 :].strip()
+            out.append({"kind": "failure", "level": "error", "code": None, "text": why})
         elif line.strip():
             out.append(_record(number, line))
-    order = [one["kind"] for one in out if one["kind"] != "failure"]
     if not out:
         raise ParseError(NAME, 0, "", "it is empty")
+    order = [one["kind"] for one in out if one["kind"] != "failure"]
     if order and (order[0] != "setup" or order.count("setup") != 1):
         raise ParseError(NAME, 0, "", "it does not begin with its setup, once")
     results = results_of(out)
-    lacking = [name for name in RESULTS if name not in results]
-    if results.get("requests") == 0:
-        lacking = [name for name in lacking if RESULTS[name] != "ms"]
+    lacking = _lacking(results)
     if not lacking:
         _agree(out, results)
-    elif results and not any(one["kind"] == "failure" for one in out):
-        raise ParseError(NAME, 0, "", f"the result {lacking[0]} is missing: cut short?")
-    elif not results and not any(one["kind"] == "failure" for one in out):
+    elif len(order) == len(out):  # it did not fail
+        if results:
+            raise ParseError(NAME, 0, "", f"the result {lacking[0]} is missing: cut short?")
         out.append({"kind": "incomplete", "reason": "the output ends before the results"})
     return out
+
+
+def _lacking(results: Mapping[str, float]) -> List[str]:
+    """Return the results that are not there; where nothing was answered, no latencies are due."""
+    due = [name for name in RESULTS if results.get("requests") != 0 or RESULTS[name] != "ms"]
+    return [name for name in due if name not in results]
 
 
 def _record(number: int, line: str) -> Record:
@@ -203,8 +207,8 @@ def _agree(records: Sequence[Record], results: Mapping[str, float]) -> None:
         wrong = "in a closed loop what was answered is what was asked"
     elif counted:
         for name in _PERCENTILES:
-            told, share = results[name], float(f"0.{name[9:]}")
-            if percentile(buckets, share) != told:
+            share = float(f"0.{name[9:]}")
+            if percentile(buckets, share) != results[name]:
                 wrong = f"the histogram gives another {name}"
     if wrong:
         raise ParseError(NAME, 0, "", wrong)

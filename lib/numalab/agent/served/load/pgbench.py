@@ -245,11 +245,7 @@ def _results(
     """Return the results of what came after the lead; ParseError where numbers do not agree."""
     setup = next(one for one in records if one["kind"] == "setup")
     processed = totals["processed"]
-    reported = sum(one.tps * one.took_s for one in seconds)
-    # What ended after the last report is in the total alone; tps have one decimal.
-    if reported > 1.01 * processed + max((one.tps for one in seconds), default=0.0):
-        why = f"reports of {reported:.0f} transactions, but {processed:.0f}"
-        raise ParseError(NAME, 0, "", why)
+    _agree(seconds, processed)
     # Its reports count from before the connections, its rate from after them.
     whole_s = totals.get("connecting", 0.0) / 1e3
     whole_s += processed / totals["tps"] if totals["tps"] else 0.0
@@ -277,6 +273,17 @@ def _results(
     found.update((name, percentile(buckets, share)) for name, share in _PERCENTILES.items())
     known = {name: value for name, value in found.items() if value is not None}
     return [{"kind": "result", "name": name, "value": value} for name, value in known.items()]
+
+
+def _agree(seconds: Sequence[_Second], processed: float) -> None:
+    """Raise ParseError where the reports hold more transactions than were processed.
+
+    What ended after the last report is in the total alone; tps have one decimal.
+    """
+    reported = sum(one.tps * one.took_s for one in seconds)
+    if reported > 1.01 * processed + max((one.tps for one in seconds), default=0.0):
+        why = f"reports of {reported:.0f} transactions, but {processed:.0f}"
+        raise ParseError(NAME, 0, "", why)
 
 
 def _end_of(lead_s: float, seconds: Sequence[_Second]) -> float:
