@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import polars as pl
 from scipy.cluster.hierarchy import cophenet, linkage
 
 from ..agent import cpulist
-from ..agent.contract import Cpu, Host, HostRecord
+from ..agent.contract import Cpu, Host, HostRecord, Reason, reason
 from ..agent.errors import Fault
-from ..agent.words import units
 from ..show import escape
+from .words import CORE_GROUPS
 
 LEAST_STEP = 1.15
 """Two levels differ by this factor at least: a mesh's or ring's own gradient stays below it."""
@@ -34,17 +35,6 @@ _SEED = 1958
 Partition = list[list[int]]
 
 _CACHES = ("cache-2", "cache-3", "cache-4")
-# What readers call a partition that the firmware knows.
-_NAMES = {
-    "all": "all CPUs",
-    "core": "hardware threads of a core",
-    "cluster": "cores of one cluster",
-    **{code: f"CPUs that share a level-{code[-1]} cache" for code in _CACHES},
-    "node": "node",
-    "die": "die",
-    "package": "package",
-    "kind": "kind of core",
-}
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,7 @@ class Level:
 
     ``latency_ns`` is the median latency of the pairs that share a group of this level and of no
     nearer one. ``explains`` is what the firmware knows as the same partition, a code of
-    ``_NAMES`` (None: it knows no such).
+    ``words.CORE_GROUPS`` (None: it knows no such).
     """
 
     latency_ns: float
@@ -63,7 +53,7 @@ class Level:
     @property
     def name(self) -> str | None:
         """What readers call it, None where the firmware knows no such groups."""
-        return _NAMES[self.explains] if self.explains else None
+        return CORE_GROUPS[self.explains] if self.explains else None
 
 
 @dataclass(frozen=True)
@@ -71,12 +61,12 @@ class Groups:
     """The levels, nearest first, and what they say about nodes.
 
     ``hidden_nodes``: True: the host seems to hide its nodes; False: the matrix gives no sign of
-    it; None: it cannot be told. ``evidence`` says why in plain language.
+    it; None: it cannot be told. ``evidence`` says why.
     """
 
     levels: list[Level]
     hidden_nodes: bool | None
-    evidence: str
+    evidence: Reason
 
 
 def infer(
@@ -176,7 +166,7 @@ def markdown(measurements: pl.DataFrame, host: HostRecord) -> str:
         False: "No sign of hidden nodes",
         None: "Whether nodes are hidden cannot be told",
     }[found.hidden_nodes]
-    return "\n".join([*lines, "", f"{heading}: {escape.markdown(found.evidence)}."])
+    return "\n".join([*lines, "", f"{heading}: {escape.markdown(str(found.evidence))}."])
 
 
 # ---------------------------------------------------------------- the tree and its cuts
@@ -439,7 +429,7 @@ def _compact(logs: np.ndarray, partition: Partition, upper: Partition) -> bool:
 
 
 def _firmware(topology: Host | None, measured: list[int]) -> dict[str, Partition]:
-    """The partitions of the measured CPUs that the topology knows, by their codes in _NAMES."""
+    """The partitions of the measured CPUs that the topology knows, by their codes."""
     if topology is None:
         return {}
     place = {cpu: index for index, cpu in enumerate(measured)}
@@ -534,88 +524,74 @@ def _hidden(
     topology: Host | None,
     logs: np.ndarray,
     virtual: bool,
-) -> tuple[bool | None, str]:
+) -> tuple[bool | None, Reason]:
     """Whether levels that no cache explains are finer than the nodes, and the evidence."""
     visible = known.get("node")
     if len(logs) < 4:
-        return None, f"{len(logs)} CPUs are too few to show groups"
+        return None, reason("too-few-cpus-for-groups", cpus=len(logs))
     if visible is None or topology is None:
-        return None, "the topology does not say which node each measured CPU is on"
+        return None, reason("cpus-without-node")
     # One without CPUs (CXL memory, for instance) groups no cores.
     nodes = len([node for node in topology.nodes if node.cpus]) or len(visible)
-    packages = topology.packages or len(known.get("package", [])) or 1
-    # Packages of one node are merged by the firmware, even if each also shares a cache.
-    package = known.get("package")
-    merged = next((one for one in partitions if package and _alike(one, package)), None)
+    package = known.get("package", [])
+    packages = topology.packages or len(package) or 1
+    finer, merged = _below_nodes(levels, partitions, visible, package)
+    if not finer:
+        if packages > nodes:
+            return None, reason("no-step-between-packages", nodes=nodes, packages=packages)
+        return False, reason("latencies-explained", levels=levels, nodes=nodes)
+    groups = [_described(level, partition, logs) for level, partition in finer]
+    if virtual:
+        return None, reason("groups-of-virtual-machine", groups=groups, nodes=nodes)
+    if merged:
+        return True, reason("packages-merged", groups=groups, nodes=nodes, packages=packages)
+    if "kind" in known and packages == 1:
+        return False, reason("kinds-of-core", groups=groups)
+    doubt = _doubts([partition for _, partition in finer], known, logs)
+    if doubt:
+        return None, reason("groups-doubted", groups=groups, nodes=nodes, why=doubt)
+    caches = {code[-1]: len(known[code]) for code in _CACHES if code in known}
+    return True, reason("nodes-hidden", groups=groups, nodes=nodes, caches=caches)
+
+
+def _below_nodes(
+    levels: list[Level], partitions: list[Partition], visible: Partition, package: Partition
+) -> tuple[list[tuple[Level, Partition]], bool]:
+    """The levels finer than the nodes that nothing explains, and whether packages are among them.
+
+    Packages of one node are merged by the firmware, even if each also shares a cache.
+    """
+    packages = next((one for one in partitions if package and _alike(one, package)), None)
     finer = [
         (level, partition)
         for level, partition in zip(levels, partitions, strict=True)
-        if (level.explains in (None, "die") or partition is merged) and _finer(partition, visible)
+        if (level.explains in (None, "die") or partition is packages) and _finer(partition, visible)
     ]
-    admitted = f"the firmware admits {nodes} node{'s' if nodes > 1 else ''}"
-    if not finer:
-        if packages > nodes:
-            return None, (
-                f"{admitted} for {packages} packages, but the latencies show no step between the"
-                " packages (as on a virtual machine whose packages are made up)"
-            )
-        return False, _all_explained(levels, admitted)
-    shown = "; ".join(_described(level, levels, partitions, logs) for level, _ in finer)
-    if virtual:
-        return None, (
-            f"{shown}; {admitted}; on a virtual machine the firmware's caches and nodes may be"
-            " made up, so it cannot be told what these groups are"
-        )
-    if any(partition is merged for _, partition in finer):
-        return True, f"{shown}; {admitted} for {packages} packages: memory is interleaved over them"
-    if "kind" in known and packages == 1:
-        return False, f"{shown}; the host has cores of more than one kind, which explains steps"
-    return _without_a_name([partition for _, partition in finer], known, logs, shown, admitted)
+    return finer, any(partition is packages for _, partition in finer)
 
 
-def _without_a_name(
-    finer: list[Partition], known: dict[str, Partition], logs: np.ndarray, shown: str, admitted: str
-) -> tuple[bool | None, str]:
-    """Whether groups finer than the nodes that nothing explains are nodes, and the evidence."""
-    doubts = [_doubt(partition, known, logs) for partition in finer]
-    if all(doubts):
-        return None, f"{shown}; {admitted}; {doubts[-1]}"
-    shapes = [
-        units.count(len(known[code]), f"level-{code[-1]} cache")
-        for code in _CACHES
-        if code in known
-    ]
-    return True, (
-        f"{shown}; {admitted}, and no cache that it lists has this shape ({', '.join(shapes)}):"
-        " the host seems to hide its nodes"
-    )
+def _doubts(
+    partitions: list[Partition], known: dict[str, Partition], logs: np.ndarray
+) -> Reason | None:
+    """Why each of some partitions that nothing explains may be something else than nodes."""
+    doubts = [_doubt(partition, known, logs) for partition in partitions]
+    return doubts[-1] if all(doubts) else None
 
 
-def _doubt(partition: Partition, known: dict[str, Partition], logs: np.ndarray) -> str | None:
+def _doubt(partition: Partition, known: dict[str, Partition], logs: np.ndarray) -> Reason | None:
     """Why groups that nothing listed explains may be something else than nodes, or None."""
     third = known.get("cache-3")
     if third is None:
-        return (
-            "the topology lists no level-3 cache, so groups that share one cannot be told apart"
-            " from hidden nodes, unless the same model's documentation or its node list with NUMA"
-            " switched on does"
-        )
+        return reason("no-level-3-cache")
     threads = known.get("core")
     per_core = np.median([len(group) for group in threads]) if threads else 1
     if np.median([len(group) for group in partition]) / per_core <= _CLUSTER_CORES:
-        return (
-            f"groups of {_CLUSTER_CORES} cores or fewer may be core clusters, whose shared cache"
-            " tags no kernel lists"
-        )
+        return reason("may-be-clusters", cores=_CLUSTER_CORES)
     if len(third) > len(partition) and _finer(third, partition):
         outside = logs[np.isfinite(logs) & ~_pairs_within(partition)]
         inside = logs[np.isfinite(logs) & _pairs_within(partition) & ~_pairs_within(third)]
         if inside.size and np.median(outside) - np.median(inside) < np.log(1.5):
-            return (
-                "each group is several level-3 caches, and the step to the next group is small:"
-                " the quadrants of one I/O die look like this when the firmware (AMD: NPS1) makes"
-                " one node of them"
-            )
+            return reason("may-be-quadrants")
     return None
 
 
@@ -629,30 +605,16 @@ def _finer(partition: Partition, coarse: Partition) -> bool:
     return len(partition) > len(coarse) and inside >= 0.95 * len(home)
 
 
-def _described(
-    level: Level, levels: list[Level], partitions: list[Partition], logs: np.ndarray
-) -> str:
-    """One level in words: its groups, their latency, and the step to what lies outside."""
-    place = levels.index(level)
-    outside = logs[np.isfinite(logs) & np.triu(~_pairs_within(partitions[place]), 1)]
-    sizes = sorted({len(group) for group in level.groups})
-    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    first = " | ".join(cpulist.format(group) for group in level.groups[:3])
-    named = f" (explained as: {level.name})" if level.name else ""
-    away = float(np.exp(np.median(outside)))
-    return (
-        f"{len(level.groups)} groups of {size} CPUs{named}"
-        f" ({first}{' | …' if len(level.groups) > 3 else ''})"
-        f" reach each other in {level.latency_ns:.0f} ns, and others in {away:.0f} ns"
-        f" ({away / level.latency_ns:.1f} times)"
-    )
-
-
-def _all_explained(levels: list[Level], admitted: str) -> str:
-    if not levels:
-        return f"all CPUs reach each other at one latency; {admitted}"
-    names = [
-        f"{level.latency_ns:.0f} ns: {level.name or 'groups no finer than the nodes'}"
-        for level in levels
-    ]
-    return f"every step of the latencies is explained ({'; '.join(names)}); {admitted}"
+def _described(level: Level, partition: Partition, logs: np.ndarray) -> dict[str, Any]:
+    """One level for a reader: its groups, their latency, and that to what lies outside."""
+    outside = logs[np.isfinite(logs) & np.triu(~_pairs_within(partition), 1)]
+    sizes = [len(group) for group in level.groups]
+    return {
+        "count": len(level.groups),
+        "least_cpus": min(sizes),
+        "most_cpus": max(sizes),
+        "first": [cpulist.format(group) for group in level.groups[:3]],
+        "explains": level.explains,
+        "latency_ns": level.latency_ns,
+        "outside_ns": float(np.exp(np.median(outside))),
+    }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..agent import words
+from ..agent.words import units
 
 Fields = Mapping[str, Any]
 
@@ -25,6 +26,60 @@ def _outlier(fields: Fields) -> str:
     noun = "block" if len(fields["blocks"]) == 1 else "blocks"
     away = 100 * fields["away"]
     return f"{noun} {blocks} far from the others (up to {away:+.0f} % of the median)"
+
+
+# What readers call a partition of the CPUs that the firmware knows (``core_groups``).
+CORE_GROUPS = {
+    "all": "all CPUs",
+    "core": "hardware threads of a core",
+    "cluster": "cores of one cluster",
+    **{f"cache-{level}": f"CPUs that share a level-{level} cache" for level in (2, 3, 4)},
+    "node": "node",
+    "die": "die",
+    "package": "package",
+    "kind": "kind of core",
+}
+
+
+def _admitted(fields: Fields) -> str:
+    return f"the firmware admits {units.count(fields['nodes'], 'node')}"
+
+
+def _group(one: Fields) -> str:
+    """One level of core groups, their latency, and the step to what lies outside."""
+    least, most = one["least_cpus"], one["most_cpus"]
+    size = f"{least}" if least == most else f"{least} to {most}"
+    first = " | ".join([*one["first"], *(["…"] if one["count"] > 3 else [])])
+    name = f" (explained as: {CORE_GROUPS[one['explains']]})" if one["explains"] else ""
+    return (
+        f"{one['count']} groups of {size} CPUs{name} ({first}) reach each other in "
+        f"{one['latency_ns']:.0f} ns, and others in {one['outside_ns']:.0f} ns "
+        f"({one['outside_ns'] / one['latency_ns']:.1f} times)"
+    )
+
+
+def _groups(fields: Fields) -> str:
+    """The levels that are finer than the nodes, and how many nodes there are."""
+    return f"{'; '.join(map(_group, fields['groups']))}; {_admitted(fields)}"
+
+
+def _explained(fields: Fields) -> str:
+    if not fields["levels"]:
+        return f"all CPUs reach each other at one latency; {_admitted(fields)}"
+    names = [
+        f"{level['latency_ns']:.0f} ns: "
+        + CORE_GROUPS.get(level["explains"], "groups no finer than the nodes")
+        for level in fields["levels"]
+    ]
+    return f"every step of the latencies is explained ({'; '.join(names)}); {_admitted(fields)}"
+
+
+def _nodes_hidden(fields: Fields) -> str:
+    caches = [units.count(n, f"level-{level} cache") for level, n in fields["caches"].items()]
+    return (
+        f"{_groups(fields)}, and no cache that it lists has this shape ({', '.join(caches)}): "
+        "the host seems to hide its nodes"
+    )
 
 
 words.add(
@@ -80,6 +135,41 @@ words.add(
         ),
         "setting-not-recorded": "{setting} was not recorded before the run",
         "setting-unknown-before": "{setting} is unknown on this host: {why}",
+        # whether core-to-core latencies show nodes that the firmware hides
+        "too-few-cpus-for-groups": "{cpus} CPUs are too few to show groups",
+        "cpus-without-node": "the topology does not say which node each measured CPU is on",
+        "no-step-between-packages": lambda f: (
+            f"{_admitted(f)} for {f['packages']} packages, but the latencies show no step between "
+            "the packages (as on a virtual machine whose packages are made up)"
+        ),
+        "latencies-explained": _explained,
+        "groups-of-virtual-machine": lambda f: (
+            f"{_groups(f)}; on a virtual machine the firmware's caches and nodes may be made up, "
+            "so it cannot be told what these groups are"
+        ),
+        "packages-merged": lambda f: (
+            f"{_groups(f)} for {f['packages']} packages: memory is interleaved over them"
+        ),
+        "kinds-of-core": lambda f: (
+            f"{'; '.join(map(_group, f['groups']))}; the host has cores of more than one kind, "
+            "which explains steps"
+        ),
+        "groups-doubted": lambda f: f"{_groups(f)}; {words.sentence(**f['why'])}",
+        "nodes-hidden": _nodes_hidden,
+        "no-level-3-cache": (
+            "the topology lists no level-3 cache, so groups that share one cannot be told apart "
+            "from hidden nodes, unless the same model's documentation or its node list with NUMA "
+            "switched on does"
+        ),
+        "may-be-clusters": (
+            "groups of {cores} cores or fewer may be core clusters, whose shared cache tags no "
+            "kernel lists"
+        ),
+        "may-be-quadrants": (
+            "each group is several level-3 caches, and the step to the next group is small: the "
+            "quadrants of one I/O die look like this when the firmware (AMD: NPS1) makes one node "
+            "of them"
+        ),
         # what should be doubted in a run
         "few-blocks": "{values:n usable value}: fewer than {needed} decide nothing",
         "noisy": lambda f: (

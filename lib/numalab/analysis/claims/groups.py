@@ -38,4 +38,4 @@ class Groups(Form):
         cells = tuple(rows["cell"].unique().sort().to_list())
         found = core_groups.from_measurements(rows, run.host)
         verdict = {True: SUPPORTED, False: REFUTED, None: INCONCLUSIVE}[found.hidden_nodes]
-        return Judged(verdict, found.evidence, cells)
+        return Judged(verdict, str(found.evidence), cells)
