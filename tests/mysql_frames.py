@@ -85,9 +85,7 @@ def run(
         ("ipc", "1", "perf", lambda c: 0.16 + 1e-6 * c.value),
     ):
         given = (others or {}).get(name, {})
-        other = [
-            Cell(**{**vars(c), "value": given.get(c.id, of(c))}) for c in cells
-        ]
+        other = [Cell(**{**vars(c), "value": given.get(c.id, of(c))}) for c in cells]
         parts.append(
             frames.measurements(other, metric=name, unit=unit, experiment=experiment,
                                 **{"tool": "mysql_server", **measured, "source": source,

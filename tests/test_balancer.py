@@ -173,7 +173,7 @@ def test_one_that_a_signal_kills_is_not_called_another_program(tmp_path):
     fake = tmp_path / "haproxy"
     fake.write_text("#!/bin/sh\nkill -ILL $$\n")
     fake.chmod(0o755)
-    with pytest.raises(Fault, match=r"haproxy -v was killed by signal 4 \(SIGILL\)"):
+    with pytest.raises(Fault, match=r"haproxy -v was killed by SIGILL"):
         balancer.find(str(fake))
 
 

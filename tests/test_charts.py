@@ -405,10 +405,7 @@ def test_a_matrix_refuses_what_one_colour_scale_cannot_hold():
 def latencies(host: Host) -> tuple[np.ndarray, list[int]]:
     cpus = host.cpus
     values = [
-        [
-            20.0 if a.siblings == b.siblings else 50.0 if a.node == b.node else 150.0
-            for b in cpus
-        ]
+        [20.0 if a.siblings == b.siblings else 50.0 if a.node == b.node else 150.0 for b in cpus]
         for a in cpus
     ]
     return np.array(values), [cpu.number for cpu in cpus]

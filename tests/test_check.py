@@ -322,7 +322,7 @@ def test_verified_needs_its_proof(run):
     manifest = json.loads((run / "manifest.json").read_text())
     kept = {name: it for name, it in manifest["sha256"].items() if "proof" not in name}
     faults = change(run, lambda one: replace(one, sha256=kept), of_trial).faults
-    assert any("grade is \"verified\", but \"unverified\" follows" in fault for fault in faults)
+    assert any('grade is "verified", but "unverified" follows' in fault for fault in faults)
 
 
 def test_a_setting_that_was_not_put_back_is_a_warning(run):

@@ -339,11 +339,9 @@ def test_a_run_whose_baseline_always_failed_does_not_pass_for_a_result(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "numalab.cli", "run", "command", "-p", "smoke", "--no-notebook",
          "--busy", "--", "sh", "-c", "echo it is broken >&2; exit 1"],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
+        capture_output=True, text=True, cwd=REPOSITORY,
         env={**os.environ, "NUMALAB_RUNS": str(tmp_path / "runs")},
-    )
+    )  # fmt: skip
     if "another numalab measurement" in done.stderr:
         pytest.skip("another numalab measurement is running on this machine")
     assert done.returncode != 0 and "Traceback" not in done.stderr

@@ -298,7 +298,7 @@ def test_last_words_are_the_errors_without_their_time(tmp_path):
     log.write_text("numalab: CPUs 9 are offline\n")
     assert server.error_words(log) == "numalab: CPUs 9 are offline"
     assert server.error_words(tmp_path / "none") == ""
-    log.write_text("[ERROR] Error: 28 \"No space left on device\"\n")
+    log.write_text('[ERROR] Error: 28 "No space left on device"\n')
     assert "disk is full" in instance.out_of_space(log)
 
 

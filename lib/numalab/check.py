@@ -31,6 +31,7 @@ from numalab.agent.contract import (
     PUBLISHED,
     UNVERIFIED,
     VERIFIED,
+    Manifest,
     Plan,
     Reason,
     TrialRecord,
@@ -39,6 +40,7 @@ from numalab.agent.errors import Fault
 from numalab.agent.host import state
 from numalab.agent.plan import make as planning
 from numalab.agent.trial import settings
+from numalab.agent.trial.folder import apart_s
 from numalab.agent.words import units
 from numalab.show import escape
 
@@ -222,23 +224,26 @@ def _order(run: runs.Run) -> Iterator[str]:
         yield "manifest.json: the run never ended (numalab run --resume completes it)"
     if manifest.status == "imported":  # its moments are those of files
         return
+    if run.trials:
+        yield from _moments(manifest, run.trials)
+
+
+def _moments(manifest: Manifest, trials: Sequence[TrialRecord]) -> Iterator[str]:
+    """Tell where the moments of a run go back in time."""
     before = manifest.started
-    if (
-        run.trials
-        and contradictions.apart_s(before, run.trials[0].started) < -contradictions.SLACK_S
-    ):
+    if _earlier(trials[0].started, before):
         yield f"manifest.json: the run started {before}, after its first trial"
-    for trial in run.trials:
+    for trial in trials:
         for name, moment in (("started", trial.started), ("ended", trial.ended)):
-            if contradictions.apart_s(before, moment) < -contradictions.SLACK_S:
+            if _earlier(moment, before):
                 yield f"journal.ndjson: trial {trial.trial} {name} {moment}, before {before}"
             before = moment
-    if (
-        run.trials
-        and manifest.ended
-        and contradictions.apart_s(before, manifest.ended) < -contradictions.SLACK_S
-    ):
+    if manifest.ended and _earlier(manifest.ended, before):
         yield f"manifest.json: the run ended {manifest.ended}, before its last trial"
+
+
+def _earlier(one: str, other: str) -> bool:
+    return apart_s(other, one) < -contradictions.SLACK_S
 
 
 def _imported(run: runs.Run) -> Iterator[str]:
@@ -292,7 +297,7 @@ def _trial(run: runs.Run, said: TrialRecord, journal: contradictions.Journal) ->
 def _spent(trial: rederived.Trial) -> Iterator[str]:
     """Tell where the seconds of a trial cannot be."""
     said = trial.said
-    times, lasted = said.times, contradictions.apart_s(said.started, said.ended)
+    times, lasted = said.times, apart_s(said.started, said.ended)
     if min(dataclasses.astuple(times)) < 0:
         yield "its times hold negative seconds"
     parts = times.start_s + times.warmup_s + times.measure_s

@@ -1,7 +1,7 @@
 """Where the files of a run contradict each other, though each of them could be by itself.
 
-What is found is told as (file, sentence). ``numalab check`` asks for it trial by trial, in the
-order of the journal.
+Each finding is a (file, sentence). ``numalab check`` asks for them trial by trial, in the order of
+the journal.
 
 An honest run passes on any machine: between any two readings of a clock a program can be held up
 for any time. So seconds are held only against those that were read around them, never against
@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from numalab import rederived, runs, store, untrusted
@@ -32,7 +31,7 @@ from numalab.agent.contract import (
 from numalab.agent.host import state
 from numalab.agent.served.driver import ServedDriver
 from numalab.agent.trial import settings
-from numalab.agent.trial.folder import RESUMED_S
+from numalab.agent.trial.folder import RESUMED_S, apart_s
 
 SLACK_S = 1.0  # for what was rounded
 _CLOCKS = 1.12  # adjtimex(2) lets the system's clock run 10 % slower than those of CPU time
@@ -41,12 +40,6 @@ _SECONDS = ("start_s", "fill_s", "warmup_s", "data_s", "stop_s", "elapsed_s", "s
 _TWICE = ("rusage", "collect")  # raw files that no two trials can have alike
 
 Found = Iterator[tuple[str, str]]
-
-
-def apart_s(earlier: str, later: str) -> float:
-    """Return the seconds between two moments, as all files of a run write them."""
-    one, two = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (earlier, later))
-    return (two - one).total_seconds()
 
 
 def _beyond(part_s: float, whole_s: float) -> bool:
@@ -372,19 +365,19 @@ def _points(own: list[Record], options: Mapping[str, Any]) -> Iterator[str]:
 
 def of_run(run: runs.Run) -> Found:
     """Yield what manifest.json says of times and changes, and the trials or the host do not."""
-    said = run.manifest
+    manifest = run.manifest
     trials_s = sum(one.times.total_s for one in run.trials)
-    if said.ended and said.times.get("total_s", trials_s) < trials_s - SLACK_S:
-        yield "manifest.json", f"its trials took {trials_s:.1f} s of {said.times['total_s']} s"
-    noted = {one.name for one in said.changes}
+    if manifest.ended and manifest.times.get("total_s", trials_s) < trials_s - SLACK_S:
+        yield "manifest.json", f"its trials took {trials_s:.1f} s of {manifest.times['total_s']} s"
+    noted = {one.name for one in manifest.changes}
     if (run.folder / "changes.json").exists():
         kept = untrusted.parse_json(
             untrusted.read_bytes(run.folder, "changes.json", untrusted.MIB),
             run.folder / "changes.json",
         )
         due = {(one["name"], one["before"], bool(one["restored"])) for one in kept["changes"]}
-        told = {(one.name, one.before, one.restored) for one in said.changes}
-        for one in sorted(due - told, key=str):
+        listed = {(one.name, one.before, one.restored) for one in manifest.changes}
+        for one in sorted(due - listed, key=str):
             yield "manifest.json", f"changes.json tells of a change of {one[0]} that is not there"
     made = {name for trial in run.trials for name in _changed(run, trial)}
     for name in sorted(made - noted):

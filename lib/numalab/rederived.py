@@ -406,12 +406,12 @@ class Trial:
             wall = float(self.usage["wall_s"])
             warmup = min(self.cell.timing.warmup_s, wall)
             return replace(said, warmup_s=round(warmup, 4), measure_s=round(wall - warmup, 4))
-        told = sum(
+        stated = sum(
             float(one.get(name) or 0.0)
             for one in self.events("ready")
             for name in ("setup_s", "warmup_s")
         )
-        warmup = min(told or self.cell.timing.warmup_s, said.start_s + said.warmup_s)
+        warmup = min(stated or self.cell.timing.warmup_s, said.start_s + said.warmup_s)
         near = abs(warmup - said.warmup_s) < 2e-4  # both were rounded
         return said if near else replace(said, warmup_s=round(warmup, 4))
 
@@ -474,13 +474,13 @@ class Trial:
         """
         said = next(one for one in self.said.graded if one.cell == id)
         due = self._by_output_and_proofs(id)
-        told = said.reason.code if said.reason else ""
-        if told and said.grade == ERROR:  # of several reasons the first one counted
+        code = said.reason.code if said.reason else ""
+        if code and said.grade == ERROR:  # of several reasons the first one counted
             seen = due.grade == ERROR or self._failed
-            unseen = told in _UNSEEN and (told != EMULATOR or not self.collected)
-            late = told == "time-limit" and self.said.times.total_s >= self._limit_s
+            unseen = code in _UNSEEN and (code != EMULATOR or not self.collected)
+            late = code == "time-limit" and self.said.times.total_s >= self._limit_s
             return said if seen or unseen or late or not self.said.raw else due
-        if (due.grade, said.grade, told) == (VERIFIED, UNVERIFIED, "held-back"):
+        if (due.grade, said.grade, code) == (VERIFIED, UNVERIFIED, "held-back"):
             return said
         return due
 

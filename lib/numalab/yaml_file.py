@@ -1,4 +1,4 @@
-"""A YAML file that a person writes: read strictly, and told plainly what is wrong with it."""
+"""A YAML file that a person writes: read strictly, with plain words for what is wrong."""
 
 from __future__ import annotations
 

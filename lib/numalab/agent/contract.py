@@ -572,7 +572,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class ToolRecord:
-    """The tool that measures: its version, where it is, what else it told, why not another."""
+    """The tool that measures: its version, place, what else it says of itself, why not another."""
 
     name: str
     version: Optional[str] = None
@@ -954,7 +954,7 @@ class Driver:
         stopped: Callable[[], bool],
         lock: int,
     ) -> None:
-        """Prepare what `outlay` told of."""
+        """Prepare what `outlay` named."""
 
     def calibration(self, cells: Sequence[Cell]) -> Optional[Cell]:
         """Return a cell to measure once before the first trial, or None.
@@ -974,9 +974,7 @@ class Driver:
         """Return why a trial with this output must not be believed, or None."""
         return None
 
-    def unverified(
-        self, records: Sequence[Record], options: Mapping[str, Any]
-    ) -> Optional[Reason]:
+    def unverified(self, records: Sequence[Record], options: Mapping[str, Any]) -> Optional[Reason]:
         """Return why a trial that ended well did not measure what its cell is about, or None.
 
         Its grade is then `unverified` with this reason, whatever its placement was.

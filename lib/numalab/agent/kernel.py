@@ -509,12 +509,20 @@ def forbidden_calls() -> Dict[str, Reason]:
     for name, arguments in harmless.items():
         status = _status_of(name, arguments)
         if os.WIFSIGNALED(status):
-            killed = signal.Signals(os.WTERMSIG(status)).name
+            killed = signal_name(os.WTERMSIG(status))
             found[name] = reason("call-kills", call=name, signal=killed)
         elif os.WEXITSTATUS(status) not in (0, errno.EFAULT):
             error = os.strerror(os.WEXITSTATUS(status))
             found[name] = reason("call-forbidden", call=name, error=error)
     return found
+
+
+def signal_name(number: int) -> str:
+    """Return a signal as readers know it: SIGKILL; "signal 34" for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _status_of(name: str, arguments: Sequence[Any]) -> int:

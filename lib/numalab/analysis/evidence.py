@@ -307,8 +307,8 @@ def warnings(measurements: pl.DataFrame, metrics: Sequence[str] | None = None) -
         for why in _cell_warnings(group)
     ]
     for (metric, point), group in relative.group_by("metric", "point", maintain_order=True):
-        told = (_first_block(group), _trend(group))
-        found += [Warned(None, metric, point, why) for why in told if why]
+        over_the_run = (_first_block(group), _trend(group))
+        found += [Warned(None, metric, point, why) for why in over_the_run if why]
     return sorted(found, key=lambda one: (one.metric, one.point, one.reason.code, one.cell or ""))
 
 

@@ -675,18 +675,18 @@ def foresee(plan: Plan, earlier_runs: Sequence[Run] = ()) -> tuple[Sight, ...]:
     ``earlier_runs`` are of this host, oldest first; of those of the same experiment the newest
     tells the noise of the metric and its points.
     """
-    told = []
+    sights = []
     mine = [run for run in earlier_runs if run.manifest.experiment == plan.request.experiment]
     for metric in plan.request.measure:
-        told.append(Sight(metric, smallest_effect(plan, _ASSUMED_NOISE), _ASSUMED_NOISE, None))
+        sights.append(Sight(metric, smallest_effect(plan, _ASSUMED_NOISE), _ASSUMED_NOISE, None))
         for run in reversed(mine):
             known = _sight(run, metric)
             if known.noise is not None:
                 points = deciding_rows(run.measurements, metric)["point"].n_unique()
                 least = smallest_effect(plan, known.noise, points)
-                told[-1] = Sight(metric, least, known.noise, known.run)
+                sights[-1] = Sight(metric, least, known.noise, known.run)
                 break
-    return tuple(told)
+    return tuple(sights)
 
 
 def smallest_effect(plan: Plan, noise: float, points: int = 1) -> float | None:

@@ -478,9 +478,9 @@ def _last_words(home: Path) -> str:
         return f"the guest crashed ({found.group(0).strip()})"
     with suppress(FileNotFoundError):
         lines = (home / "qemu.log").read_text(errors="replace").strip().splitlines()
-        told = [line for line in lines if "warning:" not in line]
-        if told:
-            return told[-1]
+        errors = [line for line in lines if "warning:" not in line]
+        if errors:
+            return errors[-1]
     return "it was killed, or shut down from within"
 
 

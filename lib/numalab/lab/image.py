@@ -312,7 +312,7 @@ _CAUSES = (  # what a line of the log says, what it means, what to do
 
 def _failure(name: str, log: Path, status: int) -> Fault:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    told = [line for line in lines if line.startswith("E: ")] or lines[-3:]
+    errors = [line for line in lines if line.startswith("E: ")] or lines[-3:]
     for pattern, meaning, hint in _CAUSES:
         found = next((line for line in lines if re.search(pattern, line)), None)
         if found:
@@ -321,7 +321,7 @@ def _failure(name: str, log: Path, status: int) -> Fault:
                 f"{hint}. The whole story: {log}",
             )
     return Fault(
-        f"the image of {name} guests was not made: {' '.join(told[:3]) or f'status {status}'}",
+        f"the image of {name} guests was not made: {' '.join(errors[:3]) or f'status {status}'}",
         f"the whole story: {log}",
     )
 

@@ -66,9 +66,9 @@ def save(child: subprocess.Popen[bytes], disk: Path, name: str, mark: str) -> Pa
         _ask(child, "qmp_capabilities")
         _ask(child, "migrate-set-parameters", {"max-bandwidth": _SPEED})
         _ask(child, "migrate", {"uri": f"exec:cat >{shlex.quote(str(part / 'state'))}"})
-        while (told := _ask(child, "query-migrate"))["status"] != "completed":
-            if told["status"] in ("failed", "cancelled"):
-                _fail(told.get("error-desc", told["status"]))
+        while (answer := _ask(child, "query-migrate"))["status"] != "completed":
+            if answer["status"] in ("failed", "cancelled"):
+                _fail(answer.get("error-desc", answer["status"]))
             time.sleep(0.1)
         _ask(child, "quit")
         child.wait()

@@ -245,7 +245,7 @@ def _write_manifest(folder: Path, plan: Plan) -> None:
 
 
 def _cache_bytes(shapes: dict[str, str]) -> int | None:
-    """Return the sum of the last-level caches, where lscpu told it (since util-linux 2.34)."""
+    """Return the sum of the last-level caches, where lscpu gives it (since util-linux 2.34)."""
     records = logs.parser("lscpu")(shapes["lscpu"]) if "lscpu" in shapes else []
     sums = {r["name"]: r["value"] for r in records if r["kind"] == "cache" and r["scope"] == "all"}
     return sums.get("L3") or sums.get("L2")

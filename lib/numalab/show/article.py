@@ -156,9 +156,9 @@ class Article:
 
     def findings(self) -> Text:
         """Return, for each experiment that compares, what its first measure shows: a line each."""
-        told = [one for run in self.runs for one in self._finding(run)]
-        lines = [f"- **{where}**: {words}." for where, words, least in told if not least]
-        alike = [f"{where} ({least})" for where, _, least in told if least]
+        findings = [one for run in self.runs for one in self._finding(run)]
+        lines = [f"- **{where}**: {words}." for where, words, least in findings if not least]
+        alike = [f"{where} ({least})" for where, _, least in findings if least]
         if alike:  # one line for all that saw nothing
             lines.append(
                 f"- **{_ALIKE}**: {'; '.join(alike)}. In brackets is what would have been seen."
@@ -500,9 +500,9 @@ class Article:
         """Return what a careful reader should know of each run: A/A, drift, noise, exclusions."""
         parts = []
         for run in self.runs:
-            told = [name for name in run.measures if tells(run, name)]
-            said = results.confidence(run, told)
-            if told or said.startswith("- "):  # of times that mean nothing: only what was excluded
+            names = [name for name in run.measures if tells(run, name)]
+            said = results.confidence(run, names)
+            if names or said.startswith("- "):  # of times that mean nothing: only what was excluded
                 where = f"{run.manifest.experiment}, {self.chosen.where(run, marked=True)}"
                 parts += [f"**{escape.markdown(where)}**", said]
         return Text("\n\n".join(parts))

@@ -256,12 +256,12 @@ class Section:
         ``low`` and ``high`` are the least and the most; ``even`` is a node's share where the memory
         is spread alike over several.
         """
-        told = [run for run in self._runs() if tells(run, metric)]
-        told = [run for run in told if badge.of(run) != CONFIGURED] or told
-        fullest = sorted((_cases(run) for run in told), key=len, reverse=True)
+        runs = [run for run in self._runs() if tells(run, metric)]
+        runs = [run for run in runs if badge.of(run) != CONFIGURED] or runs
+        fullest = sorted((_cases(run) for run in runs), key=len, reverse=True)
         order = list(dict.fromkeys(name for cases in fullest for name in cases))
         rows = []
-        for run in told:
+        for run in runs:
             frame = run.tool_rows(metric).filter(
                 (pl.col("role") != CONTROL) & (pl.col("grade") != ERROR)
             )

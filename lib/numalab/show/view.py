@@ -303,14 +303,14 @@ class View:
     def instances(self, *metrics: str) -> Shown:
         """Draw what each of several instances did, side by side, layout by layout."""
         labels = self._labels([cell.id for cell in self._cells() if not cell.sweep])
-        told = self.run.measurements.filter(
+        measured = self.run.measurements.filter(
             (pl.col("point") != "") & pl.col("cell").is_in(list(labels))
             & pl.col("value").is_not_null() & (pl.col("grade") != ERROR)
         )  # fmt: skip
-        rows = told.filter(pl.col("metric").is_in(list(metrics)))
+        rows = measured.filter(pl.col("metric").is_in(list(metrics)))
         if rows.is_empty():  # a load that keeps no rate has them of saturation alone
             metrics = tuple(f"saturation_{name}" for name in metrics)
-            rows = told.filter(pl.col("metric").is_in(list(metrics)))
+            rows = measured.filter(pl.col("metric").is_in(list(metrics)))
         if rows.is_empty():
             return Text("No trial of this run measured several instances.")
         named = {

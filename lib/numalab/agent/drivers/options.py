@@ -5,14 +5,12 @@ Every check returns the value or raises Fault, which says what may be written in
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
 import subprocess
 from dataclasses import dataclass
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
-from .. import cpulist
+from .. import cpulist, kernel
 from ..contract import Cache, Host, reason
 from ..errors import Fault
 
@@ -151,10 +149,11 @@ def answer(path: str, *words: str) -> str:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise Fault(f"{path} does not run: {error}", "install it anew, or name another") from None
     if done.returncode < 0:
-        said = f"{path} {' '.join(words)} was killed by signal {-done.returncode}"
-        with contextlib.suppress(ValueError):
-            said += f" ({signal.Signals(-done.returncode).name})"
-        raise Fault(said, "install one that runs on this processor, or name another")
+        by = kernel.signal_name(-done.returncode)
+        raise Fault(
+            f"{path} {' '.join(words)} was killed by {by}",
+            "install one that runs on this processor, or name another",
+        )
     return done.stdout
 
 

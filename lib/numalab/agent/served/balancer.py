@@ -146,9 +146,9 @@ class Balancer(RunningServer):
         try:
             servers = self._servers()
             for number, name in enumerate(self.names):
-                told = servers[_id(number)]
-                found[f"instance_requests:{name}"] = sum(float(told[one]) for one in _ANSWERS)
-                found[f"instance_errors:{name}"] = sum(float(told[one]) for one in _ERRORS)
+                row = servers[_id(number)]
+                found[f"instance_requests:{name}"] = sum(float(row[one]) for one in _ANSWERS)
+                found[f"instance_errors:{name}"] = sum(float(row[one]) for one in _ERRORS)
         except (OSError, KeyError, ValueError) as error:
             self.check_alive("while it was asked for its counters")
             said = f"{type(error).__name__}: {error}"

@@ -54,7 +54,7 @@ class Client:
     program = ""
     checkpoint: Optional[bytes] = b""  # what it prints when the measurement begins; None: nothing
     complaints: Sequence[str] = ()  # how lines begin that say why it failed
-    takes_its_time = True  # it ends after ``time_s``; else only the trial's own limit ends it
+    ends_after_time = True  # it ends after ``time_s``; else only the trial's own limit ends it
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Client:
             self._begin()
             self.client_before = usage(self.process.pid)
         if time.monotonic() > self._end_due() + GRACE_S and not self.late:
-            if self.takes_its_time:
+            if self.ends_after_time:
                 self.late = True
                 self.process.kill()
             else:

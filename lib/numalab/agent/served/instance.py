@@ -123,9 +123,9 @@ class RunningServer:
         who = {"instance": self.name, "title": self.title}
         return Fault(reason(code, **who, said=self.said(), **fields), out_of_space(self.log))
 
-    def wait_until_it_answers(self, limit_s: Optional[float] = None) -> None:
+    def wait_until_it_answers(self) -> None:
         """Return when it has answered; Fault when it ends or takes too long (start_limit_s)."""
-        limit_s = limit_s or self.start_limit_s
+        limit_s = self.start_limit_s
         deadline = time.monotonic() + limit_s
         while True:
             if self.process.poll() is not None:
@@ -154,9 +154,7 @@ class RunningServer:
         status = self.process.returncode
         if status is None or status >= 0:
             return f"exit status {status}"
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-status).name}"
-        return f"killed by signal {-status}"
+        return f"killed by {kernel.signal_name(-status)}"
 
     def stop(self, limit_s: Optional[float] = None) -> None:
         """Shut it down in order; Fault when it had to be killed, or did not end well.
@@ -235,9 +233,9 @@ def log_lines(log: str) -> List[str]:
         return []
 
 
-def last_words(lines: Sequence[str], number: int = 2) -> str:
-    """Return the last lines that are not empty as one text that may be published."""
-    said = [line.strip() for line in lines if line.strip()][-number:]
+def last_words(lines: Sequence[str]) -> str:
+    """Return the last two lines that are not empty as one text that may be published."""
+    said = [line.strip() for line in lines if line.strip()][-2:]
     return without_home(" | ".join(said))[:400]
 
 

@@ -239,8 +239,7 @@ def _begin_after(moment: str) -> None:
     """Let what ``now_utc`` returns from here on be RESUMED_S after a moment, at least."""
     global _booted
     with contextlib.suppress(ValueError, TypeError, OverflowError):  # no moment: the check says so
-        earlier = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-        _booted = max(_booted, earlier + timedelta(seconds=RESUMED_S) - _up())
+        _booted = max(_booted, _moment(moment) + timedelta(seconds=RESUMED_S) - _up())
 
 
 def now_utc() -> str:
@@ -251,3 +250,13 @@ def now_utc() -> str:
     """
     moment = _booted + _up()
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _moment(text: str) -> datetime:
+    """Return what ``now_utc`` wrote as a time; ValueError for another form."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def apart_s(earlier: str, later: str) -> float:
+    """Return the seconds between two moments that ``now_utc`` wrote; ValueError for others."""
+    return (_moment(later) - _moment(earlier)).total_seconds()

@@ -387,7 +387,7 @@ class _Run:
 
     def _interrupted(self) -> Interrupted:
         number = self.signal or signal.SIGPIPE
-        why = signal.Signals(number).name if self.signal else "the end of whoever started it"
+        why = kernel.signal_name(number) if self.signal else "the end of whoever started it"
         return Interrupted(
             f"stopped by {why} after {len(self.folder.records)} of {len(self.plan.order)} trials",
             f"what was measured stays; resume {self.out} to complete it",

@@ -25,7 +25,6 @@ import json
 import math
 import os
 import re
-import signal
 import sys
 import time
 from dataclasses import replace
@@ -421,7 +420,7 @@ class _Trial:
         ended = self.child.poll() or {}
         number, status = ended["signal"], ended["exit_status"]
         if number is not None:
-            name = _signal_name(number)
+            name = kernel.signal_name(number)
             raise _Failed(reason("tool-killed", signal=name, said=self._last_words()))
         if not status:
             return
@@ -659,10 +658,3 @@ def _tail(path: Path) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

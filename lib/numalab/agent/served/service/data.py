@@ -124,7 +124,7 @@ def changed(service: Service, options: Mapping[str, Any]) -> bool:
 
 
 def made_of(given: Mapping[str, Any]) -> PreparedData:
-    """Return the data set that `PreparedData.arguments` told of."""
+    """Return the data set that `PreparedData.arguments` named."""
     return PreparedData(from_json(ToolRecord, given["found"]), given["options"])
 
 

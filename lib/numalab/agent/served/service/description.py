@@ -234,8 +234,8 @@ def check(service: Service) -> None:
     _check_load(service)
     _check_address(service)
     _one_of(("ready",), service.ready, ("http", "command", "says"), may_lack=True)
-    told = bool(service.counters.metrics)
-    _one_of(("counters",), service.counters, ("http", "send", "command"), may_lack=not told)
+    asks = ("http", "send", "command")
+    _one_of(("counters",), service.counters, asks, may_lack=not service.counters.metrics)
     for name, figure in service.counters.metrics.items():
         if figure.find or not service.counters.http:
             _check_pattern(("counters", "metrics", name), figure)
@@ -363,8 +363,8 @@ def _check_address(service: Service) -> None:
     for key, page in (*pages, (("counters", "http"), service.counters.http)):
         if page and not page.startswith("/"):
             raise WrongService(key, f"{page!r} does not begin with /")
-    ready, told = service.ready, service.counters
-    connects = not (ready.command or ready.says) or told.http or told.send
+    ready, counters = service.ready, service.counters
+    connects = not (ready.command or ready.says) or counters.http or counters.send
     if (connects or service.load.kind == HTTP) and not any(map(service.is_told, _LISTENS)):
         hint = "each instance must listen where it is told to: start it on one of them"
         raise WrongService(("start",), "it has neither {port} nor {socket}", hint)

@@ -86,20 +86,20 @@ class RunningService(RunningServer):
 
     def counters(self) -> Dict[str, float]:
         """As of the base; Fault for one that is missing."""
-        told = self.service.counters
-        if not told.metrics:
+        counters = self.service.counters
+        if not counters.metrics:
             return {}
         try:
-            text = self._told()
-            found = {} if not told.http else _numbers_of(text)
+            text = self._counters_as_text()
+            found = {} if not counters.http else _numbers_of(text)
         except (OSError, Refused, http.client.HTTPException) as error:
             self.check_alive("while it was asked for its counters", DYING_S)
             raise self.fault("server-tells-no-counters", error=str(error)) from None
-        found.update(description.numbers(told.metrics, text))
-        missing = sorted(set(told.metrics) - set(found))
+        found.update(description.numbers(counters.metrics, text))
+        missing = sorted(set(counters.metrics) - set(found))
         if missing:
             raise self.fault("server-lacks-counter", counter=missing[0])
-        return {name: found[name] for name in told.metrics}
+        return {name: found[name] for name in counters.metrics}
 
     def warm(self) -> None:
         """As of the base: the command of the warm-up, where there is one."""
@@ -202,14 +202,14 @@ class RunningService(RunningServer):
             raise Refused(f"GET {path} is answered by {answer.status} {answer.reason}")
         return body
 
-    def _told(self) -> str:
-        told = self.service.counters
-        if told.http:
-            return self._page(told.http)
-        if told.command:
-            return self._run(told.command, _ASK_LIMIT_S)
+    def _counters_as_text(self) -> str:
+        counters = self.service.counters
+        if counters.http:
+            return self._page(counters.http)
+        if counters.command:
+            return self._run(counters.command, _ASK_LIMIT_S)
         with self._connect() as line:
-            line.sendall(told.send.encode())
+            line.sendall(counters.send.encode())
             return _all_of(line)
 
 

@@ -30,7 +30,7 @@ class CommandLoad(Client):
 
     program = "the load's command"
     checkpoint = None
-    takes_its_time = False
+    ends_after_time = False
 
 
 def client_class(load: Load) -> type[Client]:

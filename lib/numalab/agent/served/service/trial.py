@@ -160,12 +160,12 @@ class ServiceTrial(trial.ServedTrial):
         if self.balancer:
             asked = [Together(servers, self.balancer)]
         rate = self.options["rate"] if phase == loads.RATE else 0
-        told = self.service.counters.metrics
+        metrics = self.service.counters.metrics
         about = {
             "phase": phase,
             "load": self.load.kind,
             "figures": to_json(self.load.figures),
-            "metrics": {name: description.unit_of(name, one) for name, one in told.items()},
+            "metrics": {name: description.unit_of(name, one) for name, one in metrics.items()},
         }
         for one in asked:
             first = servers[0] if isinstance(one, Together) else one
