@@ -88,11 +88,11 @@ def test_a_gated_child_waits_and_then_is_the_program(tmp_path):
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_child_is_bound_before_its_first_instruction(tmp_path, gated):
     cpu, node = str(min(os.sched_getaffinity(0))), _node()
-    placement = {"cpus": cpu, "policy": "bind", "nodes": node}
+    binding = {"cpus": cpu, "policy": "bind", "nodes": node}
     look = "import time; print(open('/proc/self/numa_maps').readline(),"
     look += " open('/proc/self/status').read()); time.sleep(0.1)"
-    child = _start(tmp_path, [sys.executable, "-c", look], placement=placement, gated=gated)
-    assert child.bound == placement
+    child = _start(tmp_path, [sys.executable, "-c", look], binding=binding, gated=gated)
+    assert child.bound == binding
     if gated:
         child.open_gate()
     _finish(child)
@@ -108,7 +108,7 @@ def test_an_inherited_policy_is_not_what_a_cell_without_one_gets(tmp_path):
         "from numalab.agent.trial import process; here = pathlib.Path(sys.argv[1]); "
         f"kernel.bind(None, 'interleave', '{node}'); "
         "child = process.start(['cat', '/proc/self/numa_maps'], stdout=here / 'out', "
-        "stderr=here / 'err', placement={'cpus': None, 'policy': 'default', 'nodes': None}); "
+        "stderr=here / 'err', binding={'cpus': None, 'policy': 'default', 'nodes': None}); "
         "child.wait(1e9); child.end(); print(child.bound['policy'])"
     )
     done = subprocess.run(
@@ -120,7 +120,7 @@ def test_an_inherited_policy_is_not_what_a_cell_without_one_gets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("placement", "code", "said"),
+    ("binding", "code", "said"),
     [
         ({"cpus": "7000", "policy": "default", "nodes": None}, "cpus-refused", "CPU 7000"),
         ({"cpus": "{cpu},7000", "policy": "default", "nodes": None}, "cpus-refused", "CPU 7000"),
@@ -128,11 +128,11 @@ def test_an_inherited_policy_is_not_what_a_cell_without_one_gets(tmp_path):
         ({"cpus": None, "policy": "bind", "nodes": "{node},1000"}, "policy-", "1000"),
     ],
 )
-def test_a_binding_that_cannot_be_had_starts_nothing(tmp_path, placement, code, said):
+def test_a_binding_that_cannot_be_had_starts_nothing(tmp_path, binding, code, said):
     known = {"cpu": min(os.sched_getaffinity(0)), "node": _node()}
-    asked = {name: value and value.format(**known) for name, value in placement.items()}
+    asked = {name: value and value.format(**known) for name, value in binding.items()}
     with pytest.raises(Fault) as caught:
-        _start(tmp_path, ["/bin/sh", "-c", "echo started"], placement=asked)
+        _start(tmp_path, ["/bin/sh", "-c", "echo started"], binding=asked)
     assert caught.value.reason.code.startswith(code) and said in str(caught.value.reason)
     assert (tmp_path / "out").read_text() == ""
 
