@@ -432,7 +432,7 @@ class Bound:
     expects: Expectation
 
     @property
-    def placement(self) -> Dict[str, Optional[str]]:
+    def bind_arguments(self) -> Dict[str, Optional[str]]:
         """The arguments of `kernel.bind`, which puts a program under this binding."""
         return {"cpus": self.cpus, "policy": self.memory.policy, "nodes": self.memory.nodes}
 

@@ -352,24 +352,11 @@ def _contradiction(final: Mapping[str, float], records: Sequence[Record]) -> str
     if not final["latency_min"] <= final["latency_avg"] <= final["latency_max"]:
         return "the average latency is not between the lowest and the highest"
     # The report of a checkpoint, or a warm-up, takes a part of the time away.
-    parted = any(r.get("name") in ("checkpoints", "warmup") for r in records)
-    seconds = float(final["total_time"])
-    if parted or not seconds:
+    if any(r.get("name") in ("checkpoints", "warmup") for r in records) or not final["total_time"]:
         return ""
-    per_second = [(name[: -len("_per_second")], name) for name in final]
-    pairs = [*per_second, ("total_events", "events_per_second"), ("total_events", "throughput"),
-             ("transferred", "transfer_rate")]  # fmt: skip
-    # All rates are by one other reading of the clock, after that of the total time; before 1.0 also
-    # by another beginning. What the numbers, as they are rounded, leave for it:
-    least, most = 0.0, math.inf
-    for name, rate in pairs:
-        if name in final and rate in final:
-            half = 0.0 if isinstance(final[name], int) else 0.005
-            least = max(least, (final[name] - half) / (final[rate] + 0.005))
-            if final[rate] > 0.005:
-                most = min(most, (final[name] + half) / (final[rate] - 0.005))
-    modern = any(r["kind"] == "version" and r["text"].startswith("1.") for r in records)
-    early = 0.0 if modern else _BETWEEN_S
+    least, most = _seconds_of_rates(final)
+    seconds = float(final["total_time"])
+    early = 0.0 if _is_modern(records) else _BETWEEN_S
     if least > most or not seconds - early - 1e-4 <= most or least > seconds + _BETWEEN_S + 1e-4:
         return f"its rates are of {least:.4f} to {most:.4f} s, not of {seconds} s"
     threads = next((r["value"] for r in records if r.get("name") == "threads"), None)
@@ -377,6 +364,30 @@ def _contradiction(final: Mapping[str, float], records: Sequence[Record]) -> str
     if threads and shares and abs(threads * shares[-1] / (final["total_events"] or 1) - 1) > 1e-3:
         return f"{threads} threads with {shares[-1]} events each are not all events"
     return ""
+
+
+def _is_modern(records: Sequence[Record]) -> bool:
+    """Whether an output says that it is of version 1.0 or newer."""
+    return any(r["kind"] == "version" and r["text"].startswith("1.") for r in records)
+
+
+def _seconds_of_rates(final: Mapping[str, float]) -> Tuple[float, float]:
+    """Return the least and the most seconds that the rates, as they are rounded, may be of.
+
+    All rates are by one other reading of the clock, after that of the total time; before 1.0 also
+    by another beginning.
+    """
+    per_second = [(name[: -len("_per_second")], name) for name in final]
+    pairs = [*per_second, ("total_events", "events_per_second"), ("total_events", "throughput"),
+             ("transferred", "transfer_rate")]  # fmt: skip
+    least, most = 0.0, math.inf
+    for name, rate in pairs:
+        if name in final and rate in final:
+            half = 0.0 if isinstance(final[name], int) else 0.005
+            least = max(least, (final[name] - half) / (final[rate] + 0.005))
+            if final[rate] > 0.005:
+                most = min(most, (final[name] + half) / (final[rate] - 0.005))
+    return least, most
 
 
 def parse(text: str) -> List[Record]:

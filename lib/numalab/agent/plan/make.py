@@ -110,10 +110,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     if own is None:
         own = changes.own(environment.root or host.root)
     cells = [_marked(_with_differences(cell, cells), host, own) for cell in cells]
-    twin = resolve.control(cells) if request.control else None
-    if twin:
-        first = next(n for n, cell in enumerate(cells) if cell.id == twin.baseline)
-        cells.insert(first + 1, twin)
+    cells = _with_control(cells) if request.control else cells
     outlay = _outlay(driver, cells, environment)
     fitted = budget.fit(
         cells, request.blocks, request.budget_s,
@@ -159,6 +156,15 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
             )
         )  # fmt: skip
     return replace(plan, warnings=tuple(warnings))
+
+
+def _with_control(cells: List[Cell]) -> List[Cell]:
+    """Return the cells with the A/A control, where there can be one, behind its baseline."""
+    twin = resolve.control(cells)
+    if twin is None:
+        return cells
+    place = next(n for n, cell in enumerate(cells) if cell.id == twin.baseline) + 1
+    return [*cells[:place], twin, *cells[place:]]
 
 
 def _environment(request: Request, host: Host) -> Environment:

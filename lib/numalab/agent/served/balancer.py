@@ -115,7 +115,7 @@ class Balancer(RunningServer):
         Path(folder, CONFIG).write_text(self.config, encoding="utf-8")
         super().__init__(
             f"HAProxy {found.version}", [str(found.path), "-db", "-f", CONFIG], folder,
-            placement={"cpus": cpus},
+            binding={"cpus": cpus},
         )  # fmt: skip
 
     @property

@@ -172,8 +172,8 @@ class ServedDriver(Driver):
 
     def argv(self, found: ToolRecord, options: Mapping[str, Any], cell: Cell) -> List[str]:
         """Return the command line of the trial's own process; a word of it has the bindings."""
-        servers = [{"name": one.name, **one.placement} for one in cell.instances]
-        servers = servers or [{"name": "", **cell.placement}]
+        servers = [{"name": one.name, **one.bind_arguments} for one in cell.instances]
+        servers = servers or [{"name": "", **cell.bind_arguments}]
         words = [sys.executable, "-m", self.module, "--tool", dumps(found)]
         words += ["--instances", json.dumps(servers)]
         return [*words, "--options", json.dumps(options, sort_keys=True)]

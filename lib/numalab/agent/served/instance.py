@@ -27,7 +27,7 @@ START_LIMIT_S = 180.0
 STOP_LIMIT_S = 60.0
 _LOG_BYTES = 64 << 10  # at its end, that are looked at
 DYING_S = 0.3  # for a server that is dying to have ended
-Placement = Mapping[str, Optional[str]]  # the arguments of kernel.bind
+Binding = Mapping[str, Optional[str]]  # the arguments of kernel.bind
 
 
 class Refused(Exception):
@@ -38,7 +38,7 @@ class RunningServer:
     """A started server. ``stop`` or ``kill`` it in any case.
 
     ``name`` is that of one of several ("instance 2"), "" of the only one. ``listen`` is the address
-    and port for a client on another host. A ``placement`` that cannot be had is the last word of
+    and port for a client on another host. A ``binding`` that cannot be had is the last word of
     its log. ``environment`` is added to its own.
     """
 
@@ -55,7 +55,7 @@ class RunningServer:
         name: str = "",
         keep_open: Sequence[int] = (),
         listen: Optional[Tuple[str, int]] = None,
-        placement: Optional[Placement] = None,
+        binding: Optional[Binding] = None,
         environment: Optional[Mapping[str, str]] = None,
     ) -> None:
         self.title, self.datadir, self.name, self.listen = title, datadir, name, listen
@@ -63,7 +63,7 @@ class RunningServer:
 
         def settle() -> None:
             try:
-                kernel.bind(**(placement or {"cpus": None}))
+                kernel.bind(**(binding or {"cpus": None}))
             except Fault as fault:
                 os.write(2, f"numalab: {fault.what}\n".encode())
                 os._exit(1)

@@ -35,7 +35,7 @@ from ..trial.events import say
 from . import remote
 from .client import Client
 from .dataset import Copies, Copy, fault_event
-from .instance import Placement, Refused, RunningServer
+from .instance import Binding, Refused, RunningServer
 
 _ROOM_S = 1  # of warm-up, in which the engine proves the placement and starts to count
 
@@ -103,7 +103,7 @@ class ServedTrial:
         self.follower: Optional[threading.Thread] = None
         self.trouble: Optional[BaseException] = None
 
-    def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
+    def start_server(self, name: str, binding: Binding, copy: Copy) -> RunningServer:
         """Return a bound server started on a working copy, which holds the copy's lock too."""
         raise NotImplementedError
 
@@ -156,8 +156,8 @@ class ServedTrial:
             self.copies.append(copy)
             try:
                 name = one["name"]
-                placement = {word: given for word, given in one.items() if word != "name"}
-                self.servers.append(self.start_server(name, placement, copy))
+                binding = {word: given for word, given in one.items() if word != "name"}
+                self.servers.append(self.start_server(name, binding, copy))
             finally:
                 os.close(copy.lock)  # the server's own descriptor holds it as long as it lives
         # Only now: a server that is not bound inherits the CPUs.

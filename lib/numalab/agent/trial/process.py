@@ -288,14 +288,14 @@ def start(
     expendable: bool = False,
     env: Optional[Dict[str, str]] = None,
     keep_open: Iterable[int] = (),
-    placement: Optional[Mapping[str, Optional[str]]] = None,
+    binding: Optional[Mapping[str, Optional[str]]] = None,
 ) -> Child:
     """Start a program in a session of its own, its output going to two files.
 
     ``talks`` gives it a pipe as standard input (else /dev/null); ``gated`` holds it back until
     ``Child.open_gate``; ``expendable`` makes it the first that the kernel kills when memory runs
     out (oom_score_adj 1000, proc(5)); ``env`` is added to the environment. ``keep_open`` are
-    descriptors that its warden keeps as long as it lives; ``placement`` are the arguments of
+    descriptors that its warden keeps as long as it lives; ``binding`` are the arguments of
     kernel.bind. Call ``Child.end`` in any case. Raises Fault when the program cannot be started,
     or not so.
     """
@@ -314,7 +314,7 @@ def start(
             become_helper(b"numalab-warden", {*wardens, *keep_open})
             popen: Dict[str, Any] = {"stdin": stdin, "stdout": out, "stderr": err}
             popen["env"] = {**os.environ, **(env or {})}
-            _guard_program(words, popen, expendable, placement, orders, reports)
+            _guard_program(words, popen, expendable, binding, orders, reports)
         finally:
             os._exit(0)
     for descriptor in wardens:
@@ -340,7 +340,7 @@ def _guard_program(
     words: List[str],
     popen: Dict[str, Any],
     expendable: bool,
-    placement: Optional[Mapping[str, Optional[str]]],
+    binding: Optional[Mapping[str, Optional[str]]],
     orders: int,
     reports: int,
 ) -> NoReturn:
@@ -353,9 +353,9 @@ def _guard_program(
     def settle() -> None:
         if expendable:
             _expendable()
-        if placement:
+        if binding:
             try:
-                say({"bound": kernel.bind(**placement)})
+                say({"bound": kernel.bind(**binding)})
             except Fault as fault:
                 say({"refused": to_json(fault.reason)})
                 os._exit(127)

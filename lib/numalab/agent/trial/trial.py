@@ -227,7 +227,7 @@ class _Trial:
                 env=self.driver.environment(self.cell.options, self.cell),
                 keep_open={self.bench.lock},
                 # A tool that starts what is measured by itself binds it by itself.
-                placement=None if self.driver.binds_itself else self.cell.placement,
+                binding=None if self.driver.binds_itself else self.cell.bind_arguments,
             )
         self.deadline = time.monotonic() + self.limit_s
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...contract import reason
 from ...errors import Fault
-from ..instance import DYING_S, Placement, Refused, RunningServer
+from ..instance import DYING_S, Binding, Refused, RunningServer
 from ..remote import ClientHost
 from ..trial import at_once
 from . import server as programs
@@ -52,7 +52,7 @@ class RunningMySQL(RunningServer):
         datadir: str,
         settings: Mapping[str, str],
         options: Mapping[str, Any],
-        placement: Optional[Placement] = None,
+        binding: Optional[Binding] = None,
         name: str = "",
         keep_open: Sequence[int] = (),
         listen: Optional[Tuple[str, int]] = None,
@@ -61,7 +61,7 @@ class RunningMySQL(RunningServer):
         self.config = programs.config_text(server, settings)
         Path(datadir, programs.CONFIG).write_text(self.config, encoding="utf-8")
         words = programs.argv(server, datadir, listen)
-        super().__init__(server.title, words, datadir, name, keep_open, listen, placement)
+        super().__init__(server.title, words, datadir, name, keep_open, listen, binding)
 
     def connect(self, timeout_s: Optional[float] = None) -> wire.Connection:
         """Return a new session of root's."""

@@ -11,7 +11,7 @@ from ...contract import ToolRecord
 from .. import files, remote, trial
 from ..client import Client
 from ..dataset import Copy
-from ..instance import Placement, RunningServer
+from ..instance import Binding, RunningServer
 from . import server as programs
 from .data import SysbenchTables
 from .instance import DATABASE, USER, RunningMySQL
@@ -39,11 +39,11 @@ class MySQLTrial(trial.ServedTrial):
         files.allow(programs.open_files(options))
         super().__init__(found, instances, options, SysbenchTables(found, options))
 
-    def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
+    def start_server(self, name: str, binding: Binding, copy: Copy) -> RunningServer:
         """As of the base."""
         ours = self.there.ours if self.there else None
         return RunningMySQL(
-            self.server, copy.datadir, self.settings, self.options, placement, name,
+            self.server, copy.datadir, self.settings, self.options, binding, name,
             keep_open=(copy.lock,), listen=(ours, remote.free_port(ours)) if ours else None,
         )  # fmt: skip
 

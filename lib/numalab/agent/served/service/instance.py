@@ -19,7 +19,7 @@ from ...errors import Fault
 from ...paths import without_home
 from ..balancer import Balancer
 from ..dataset import Copy
-from ..instance import DYING_S, Placement, Refused, RunningServer, last_words, log_lines, usage
+from ..instance import DYING_S, Binding, Refused, RunningServer, last_words, log_lines, usage
 from . import description
 from .description import Service
 
@@ -40,7 +40,7 @@ class RunningService(RunningServer):
         values: Mapping[str, Any],
         texts: Mapping[str, str],
         copy: Copy,
-        placement: Placement,
+        binding: Binding,
         name: str,
     ) -> None:
         self.service, self.values, self.texts = service, values, texts
@@ -54,7 +54,7 @@ class RunningService(RunningServer):
         self.words = self._words(service.start)
         environment = {k: description.filled(v, every) for k, v in service.environment.items()}
         super().__init__(
-            title, self.words, copy.datadir, name, (copy.lock,), None, placement, environment
+            title, self.words, copy.datadir, name, (copy.lock,), None, binding, environment
         )
 
     @property

@@ -23,7 +23,7 @@ from .. import balancer, trial
 from ..balancer import Balancer
 from ..client import Client
 from ..dataset import Copies, Copy
-from ..instance import Placement, RunningServer
+from ..instance import Binding, RunningServer
 from ..private import PrivateFolder
 from . import data, description, loads
 from .description import COMMAND, NO_BALANCER
@@ -56,7 +56,7 @@ class ServiceTrial(trial.ServedTrial):
         self.balanced = options["balancer"] != NO_BALANCER
         self.balancer: Optional[Balancer] = None
 
-    def start_server(self, name: str, placement: Placement, copy: Copy) -> RunningServer:
+    def start_server(self, name: str, binding: Binding, copy: Copy) -> RunningServer:
         """As of the base."""
         number = len(self.servers)
         values = {
@@ -68,7 +68,7 @@ class ServiceTrial(trial.ServedTrial):
         }
         check_nobody_listens(values["port"], name)
         return RunningService(
-            self.service, self.found.facts["server"], values, self.texts, copy, placement, name
+            self.service, self.found.facts["server"], values, self.texts, copy, binding, name
         )
 
     def _common(self) -> Dict[str, Any]:
