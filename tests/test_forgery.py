@@ -719,11 +719,11 @@ def test_trials_that_failed_alike_may_say_the_same(honest):
     journal = contradictions.Journal(run)
     one = rederived.Trial(run, run.trials[0])
     for number in (1, 2):
-        one.said = replace(run.trials[0], trial=number, grade="error")
+        one.record = replace(run.trials[0], trial=number, grade="error")
         one.collected = None
         assert list(journal.of_trial(one)) == []
     for number, copied in ((1, False), (2, True)):
-        one.said = replace(run.trials[0], trial=number)
+        one.record = replace(run.trials[0], trial=number)
         assert any("byte by byte" in why for _, why in journal.of_trial(one)) is copied
 
 
@@ -745,8 +745,8 @@ def test_only_a_verified_cell_s_threads_are_held_to_its_cpus(honest):
     thread = {"kind": "thread", "pinned": None, "began_on": 0, "ended_on": 63}  # it lost its CPU
     assert list(contradictions._of_record(trial, trial.cell, thread))
     for grade in ("unverified", "error"):
-        trial.said = replace(said, grade=grade, reason=reason("one-node"))
-        assert trial.said.graded == (Graded("remote:0-1", grade, reason("one-node")),)
+        trial.record = replace(said, grade=grade, reason=reason("one-node"))
+        assert trial.record.graded == (Graded("remote:0-1", grade, reason("one-node")),)
         assert not list(contradictions._of_record(trial, trial.cell, thread))
 
 

@@ -260,11 +260,11 @@ def _imported(run: runs.Run) -> Iterator[str]:
 
 def _records(run: runs.Run) -> Iterator[str]:
     """Hold manifest.json and host.json against what follows from the rest of the run."""
-    for name, said, due in (
+    for name, recorded, due in (
         ("host.json", run.host, rederived.host), ("manifest.json", run.manifest, rederived.manifest)
     ):  # fmt: skip
         try:
-            yield from (f"{name}: {one}" for one in rederived.differences(said, due(run)))
+            yield from (f"{name}: {one}" for one in rederived.differences(recorded, due(run)))
         except (Fault, *store.NONSENSE) as error:
             yield f"{name}: nothing follows from what it says ({error})"
     for name in settings.HELD:
@@ -272,32 +272,32 @@ def _records(run: runs.Run) -> Iterator[str]:
             yield f"manifest.json: no cell says under which {name} it was measured"
 
 
-def _trial(run: runs.Run, said: TrialRecord, journal: contradictions.Journal) -> Iterator[str]:
+def _trial(run: runs.Run, record: TrialRecord, journal: contradictions.Journal) -> Iterator[str]:
     """Hold a trial's record and its proofs against its cell and its raw files."""
-    where = f"trial {said.trial} ({said.cell})"
+    where = f"trial {record.trial} ({record.cell})"
     try:
-        trial = rederived.Trial(run, said)
+        trial = rederived.Trial(run, record)
         due = trial.due()
     except Fault as fault:
         yield f"journal.ndjson: {where}: {fault}"
         return
-    for one in rederived.differences(said, due, rest="manifest.json and the raw files"):
+    for one in rederived.differences(record, due, rest="manifest.json and the raw files"):
         yield f"journal.ndjson: {where}: {one}"
     yield from (f"journal.ndjson: {where}: {one}" for one in _spent(trial))
-    yield from (f"journal.ndjson: {where}: {one}" for one in _settings(run, said))
+    yield from (f"journal.ndjson: {where}: {one}" for one in _settings(run, record))
     yield from (f"{name}: {where}: {one}" for name, one in journal.of_trial(trial))
-    if said.grade == ERROR:
+    if record.grade == ERROR:
         return
     for cell in trial.cells():
         recorded, again = trial.proofs_again(cell)
         for one in rederived.differences(recorded, again, "proof"):
-            yield f"{said.raw['proof']}: {where}: {one}"
+            yield f"{record.raw['proof']}: {where}: {one}"
 
 
 def _spent(trial: rederived.Trial) -> Iterator[str]:
     """Tell where the seconds of a trial cannot be."""
-    said = trial.said
-    times, lasted = said.times, apart_s(said.started, said.ended)
+    record = trial.record
+    times, lasted = record.times, apart_s(record.started, record.ended)
     if min(dataclasses.astuple(times)) < 0:
         yield "its times hold negative seconds"
     parts = times.start_s + times.warmup_s + times.measure_s
@@ -363,8 +363,10 @@ def _differences(name: str, stored: bytes, derived: pl.DataFrame) -> Iterator[st
     for row in rows[:SHOWN]:
         old, new = table.row(row, named=True), derived.row(row, named=True)
         columns = [column for column in derived.columns if old[column] != new[column]]
-        said = ", ".join(f"{c} {old[c]!r}, its raw file says {new[c]!r}" for c in columns)
-        yield f"{name}: trial {new['trial']} {new['metric']} {new['point']}".rstrip() + f": {said}"
+        other = ", ".join(f"{c} {old[c]!r}, its raw file says {new[c]!r}" for c in columns)
+        yield (
+            f"{name}: trial {new['trial']} {new['metric']} {new['point']}".rstrip() + f": {other}"
+        )
     if len(rows) > SHOWN:
         yield f"{name}: {len(rows) - SHOWN} more rows differ"
 

@@ -59,40 +59,40 @@ class Journal:
 
     def of_trial(self, trial: rederived.Trial) -> Found:
         """Yield what contradicts in the raw files of the next trial."""
-        if trial.said.grade != ERROR:  # two that failed alike say the same
+        if trial.record.grade != ERROR:  # two that failed alike say the same
             yield from self._copied(trial)
             yield from _of_program(trial)
             yield from _of_cells(trial)
         if trial.collected is not None:
             yield from self._counters(trial)
-            name = trial.said.raw["collect"]
+            name = trial.record.raw["collect"]
             yield from ((name, one) for one in _of_collection(self.run, trial))
 
     def _copied(self, trial: rederived.Trial) -> Found:
         talks = ("stdout",) if trial.driver.protocol == HANDSHAKE else ()
         for kind in (*_TWICE, *talks):
-            name = trial.said.raw.get(kind, "")
-            digest = trial.said.sha256.get(name)
+            name = trial.record.raw.get(kind, "")
+            digest = trial.record.sha256.get(name)
             if digest is None or not store.read_raw(self.run.folder, name):
                 continue
-            other = self._seen.setdefault(digest, trial.said.trial)
-            if other != trial.said.trial:
+            other = self._seen.setdefault(digest, trial.record.trial)
+            if other != trial.record.trial:
                 yield name, f"it is that of trial {other}, byte by byte"
 
     def _counters(self, trial: rederived.Trial) -> Found:
         """Counters of the kernel, and of the memory model, never fall while a machine runs."""
-        said, before = trial.said, self._last
+        record, before = trial.record, self._last
         # A session that goes on with a run, perhaps after a restart, begins later than that.
-        follows = before is not None and apart_s(before.ended, said.started) < RESUMED_S
+        follows = before is not None and apart_s(before.ended, record.started) < RESUMED_S
         counted: dict[str, float] = {}
         for name, (first, last), behind in self._pairs(trial.collected):
             counted[name] = last
             if _fell(first, last, behind):
-                yield said.raw["collect"], f"{name} falls from {first} to {last}"
+                yield record.raw["collect"], f"{name} falls from {first} to {last}"
             if follows and _fell(self._counted.get(name, first), first, behind):
                 past = self._counted[name]
-                yield said.raw["collect"], f"{name} begins at {first}, and was {past} before"
-        self._last, self._counted = said, counted
+                yield record.raw["collect"], f"{name} begins at {first}, and was {past} before"
+        self._last, self._counted = record, counted
 
     def _pairs(self, collected: Mapping[str, Any]) -> Iterator[tuple[str, list[float], int]]:
         model = (collected.get(memory_model.SOURCE) or {}).get("counters") or {}
@@ -132,9 +132,9 @@ def _leaves(part: Any, path: tuple[str, ...]) -> Iterator[tuple[str, list[float]
 
 def _of_program(trial: rederived.Trial) -> Found:
     """Tell where two raw files of a trial cannot be of one program."""
-    raw, usage = trial.said.raw, trial.usage
+    raw, usage = trial.record.raw, trial.usage
     wall, *used = (usage[name] for name in ("wall_s", "user_s", "system_s"))
-    looks, total_s = [proof.t_s for proof in trial.proofs], trial.said.times.total_s
+    looks, total_s = [proof.t_s for proof in trial.proofs], trial.record.times.total_s
     cpus = len(trial.run.host.topology.cpus)  # one that was offline may have come
     # Its process may have waited at the gate before: its CPU time is of the whole trial.
     if min(wall, *used) < 0 or _beyond(sum(used), cpus * total_s):
@@ -149,8 +149,8 @@ def _of_program(trial: rederived.Trial) -> Found:
         yield raw["stdout"], f"it says that it measured for {measured} s of {wall} s"
     for version in trial.versions():
         if version not in str(trial.run.plan.tool.version):
-            said = f"its tool is {trial.run.plan.tool.version}, its output of {version}"
-            yield raw["stdout"], f"{said} (manifest.json)"
+            versions = f"its tool is {trial.run.plan.tool.version}, its output of {version}"
+            yield raw["stdout"], f"{versions} (manifest.json)"
 
 
 def _memory_agrees(trial: rederived.Trial) -> bool:
@@ -170,7 +170,7 @@ def _memory_agrees(trial: rederived.Trial) -> bool:
 
 def _of_collection(run: runs.Run, trial: rederived.Trial) -> Iterator[str]:
     """Tell where what the collectors saw cannot have been while this trial was measured."""
-    found, total_s = trial.collected, trial.said.times.total_s
+    found, total_s = trial.collected, trial.record.times.total_s
     lasted = found.get("collected_s", 0.0)
     if lasted > total_s + SLACK_S:  # from before its program's start to after its end
         yield f"the collectors looked for {lasted} s of the trial's {total_s} s"
@@ -182,7 +182,7 @@ def _of_collection(run: runs.Run, trial: rederived.Trial) -> Iterator[str]:
             if event["value"] is not None and (line is None or line.value != event["value"]):
                 yield f"perf's {event['event']} is not what its output says"
     model = found.get(memory_model.SOURCE)
-    if bool(model) != bool(run.host.timing) and trial.said.grade != ERROR:
+    if bool(model) != bool(run.host.timing) and trial.record.grade != ERROR:
         yield "host.json says otherwise whether memory's timing is configured"
     if model and run.host.timing:
         yield from _of_model(run.host, trial.cell, model, lasted)
@@ -209,7 +209,7 @@ def _of_model(
 
 def _of_cells(trial: rederived.Trial) -> Found:
     """Tell where a tool's output is of another cell than the trial is, by what it says itself."""
-    name = trial.said.raw["stdout"]
+    name = trial.record.raw["stdout"]
     visits = [one.get("visit") for one in trial.events("ready")]
     order = [one for one in trial.visited() if one in visits]
     if isinstance(trial.cell, Tour) and visits != order:
@@ -219,7 +219,7 @@ def _of_cells(trial: rederived.Trial) -> Found:
             yield from ((name, one) for one in _of_record(trial, cell, record))
         yield from ((name, one) for one in _points(trial.own(cell.id), cell.options))
         if trial.driver.protocol == HANDSHAKE:
-            yield from ((trial.said.raw["proof"], one) for one in _looks(trial, cell))
+            yield from ((trial.record.raw["proof"], one) for one in _looks(trial, cell))
         if isinstance(trial.driver, ServedDriver):
             yield from ((name, one) for one in _of_served(trial, cell))
 
@@ -327,7 +327,7 @@ def _of_thread(trial: rederived.Trial, cell: Cell, record: Record) -> Iterator[s
 
     Elsewhere its threads may have lost their CPUs (hot-unplug).
     """
-    verified = any((one.cell, one.grade) == (cell.id, VERIFIED) for one in trial.said.graded)
+    verified = any((one.cell, one.grade) == (cell.id, VERIFIED) for one in trial.record.graded)
     if cell.cpus is None or not verified:
         return
     at = [record["pinned"], record["began_on"], record["ended_on"]]

@@ -50,7 +50,7 @@ from numalab.agent.contract import (
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import state
 from numalab.agent.plan import make, tours
-from numalab.agent.trial import proof as placement
+from numalab.agent.trial import proof as placement_proof
 from numalab.agent.trial import trial as trials
 
 MOST_LOOKS = 100_000  # at the placement of one trial: two at every pair of 200 nodes
@@ -64,18 +64,20 @@ _UNSEEN = ("setting-changed-by-others", "setting-unreadable", EMULATOR, "no-room
 
 
 def differences(
-    said: Any, due: Any, where: str = "", rest: str = "the rest of the run"
+    recorded: Any, due: Any, where: str = "", rest: str = "the rest of the run"
 ) -> Iterator[str]:
     """Yield where a record differs from what follows from the rest: the place, and both values."""
-    said, due = to_json(said), to_json(due)
-    if type(said) is type(due) is dict:
-        for key in {**due, **said}:
-            yield from differences(said.get(key), due.get(key), f"{where}.{key}".lstrip("."), rest)
-    elif type(said) is type(due) is list and len(said) == len(due):
-        for place, (one, other) in enumerate(zip(said, due, strict=True), 1):
+    recorded, due = to_json(recorded), to_json(due)
+    if type(recorded) is type(due) is dict:
+        for key in {**due, **recorded}:
+            yield from differences(
+                recorded.get(key), due.get(key), f"{where}.{key}".lstrip("."), rest
+            )
+    elif type(recorded) is type(due) is list and len(recorded) == len(due):
+        for place, (one, other) in enumerate(zip(recorded, due, strict=True), 1):
             yield from differences(one, other, f"{where} {_name(one) or place}", rest)
-    elif said != due:
-        yield f"{where} is {_short(said)}, but {_short(due)} follows from {rest}"
+    elif recorded != due:
+        yield f"{where} is {_short(recorded)}, but {_short(due)} follows from {rest}"
 
 
 def _name(item: Any) -> str | None:
@@ -93,30 +95,30 @@ def _short(value: Any) -> str:
 
 def plan(run: runs.Run) -> Plan:
     """Return the plan made again; prices, warnings and what hangs on free memory as recorded."""
-    said = run.plan
-    made = make.again(said, run.host.topology)
-    skips, due = ({(one.cell, one.reason.code) for one in p.skipped} for p in (said, made))
-    became, asked = ([(one.asked, one.cells) for one in p.resolved] for p in (said, made))
+    recorded = run.plan
+    made = make.again(recorded, run.host.topology)
+    skips, due = ({(one.cell, one.reason.code) for one in p.skipped} for p in (recorded, made))
+    became, asked = ([(one.asked, one.cells) for one in p.resolved] for p in (recorded, made))
     return replace(
         made,
-        cells=tuple(_as_then(one, said.cell) for one in made.cells),
-        tours=tuple(_as_then(one, said.started) for one in made.tours),
-        skipped=said.skipped if skips == due else made.skipped,
-        resolved=said.resolved if became == asked else made.resolved,
-        warnings=said.warnings,
-        estimate=said.estimate,
-        outlay=said.outlay,
-        least_s=said.least_s,
+        cells=tuple(_as_then(one, recorded.cell) for one in made.cells),
+        tours=tuple(_as_then(one, recorded.started) for one in made.tours),
+        skipped=recorded.skipped if skips == due else made.skipped,
+        resolved=recorded.resolved if became == asked else made.resolved,
+        warnings=recorded.warnings,
+        estimate=recorded.estimate,
+        outlay=recorded.outlay,
+        least_s=recorded.least_s,
         settings={
             name: one.value if (one := run.host.before.get(name)) else value
-            for name, value in said.settings.items()
+            for name, value in recorded.settings.items()
         },
     )
 
 
-def _as_then(made: Any, said: Mapping[str, Cell]) -> Any:
+def _as_then(made: Any, recorded: Mapping[str, Cell]) -> Any:
     """Return a cell that was made again with what only the moment of planning knew."""
-    then = said.get(made.id)
+    then = recorded.get(made.id)
     if then is None:
         return made
     options = dict(made.options)
@@ -135,8 +137,8 @@ def _as_then(made: Any, said: Mapping[str, Cell]) -> Any:
     )
 
 
-def _near(due: Any, said: Any) -> bool:
-    return type(due) is type(said) is int and abs(due - said) <= _NEARLY * due
+def _near(due: Any, recorded: Any) -> bool:
+    return type(due) is type(recorded) is int and abs(due - recorded) <= _NEARLY * due
 
 
 def _codes(notes: Iterable[Reason]) -> list[str]:
@@ -145,43 +147,43 @@ def _codes(notes: Iterable[Reason]) -> list[str]:
 
 def host(run: runs.Run) -> HostRecord:
     """Return the host's record with what follows from its CPUs and its state."""
-    said = run.host
-    emulated, why = state.emulated(said.topology, said.before)
-    shape = _shape(said.topology)
+    recorded = run.host
+    emulated, why = state.emulated(recorded.topology, recorded.before)
+    shape = _shape(recorded.topology)
     due = {"vcpus": str(len(shape.cpus)), "nodes": str(len(shape.nodes))}
     timing = (
-        {key: due.get(key, value) for key, value in said.timing.items()}
-        if said.timing
-        else said.timing
+        {key: due.get(key, value) for key, value in recorded.timing.items()}
+        if recorded.timing
+        else recorded.timing
     )
-    return replace(said, emulated=emulated, emulated_why=why, topology=shape, timing=timing)
+    return replace(recorded, emulated=emulated, emulated_why=why, topology=shape, timing=timing)
 
 
-def _shape(said: Host) -> Host:
+def _shape(recorded: Host) -> Host:
     """Return a topology whose counts and lists are those of its CPUs."""
-    online = [cpu for cpu in said.cpus if cpu.online]
+    online = [cpu for cpu in recorded.cpus if cpu.online]
     cores = {cpu.siblings for cpu in online}
     sizes = {len(cpulist.parse(one)) for one in cores}
     return replace(
-        said,
-        packages=_distinct(said.packages, [cpu.package for cpu in online]),
-        cores=len(cores) if said.cores and "" not in cores else said.cores,
+        recorded,
+        packages=_distinct(recorded.packages, [cpu.package for cpu in online]),
+        cores=len(cores) if recorded.cores and "" not in cores else recorded.cores,
         threads=len(online),
-        threads_per_core=sizes.pop() if said.threads_per_core and len(sizes) == 1
-        else said.threads_per_core,
-        cpus=tuple(_threaded(cpu) for cpu in said.cpus),
+        threads_per_core=sizes.pop() if recorded.threads_per_core and len(sizes) == 1
+        else recorded.threads_per_core,
+        cpus=tuple(_threaded(cpu) for cpu in recorded.cpus),
         nodes=tuple(
             replace(
                 node, cpus=cpulist.format(c.number for c in online if c.node == node.number)
             )
-            for node in said.nodes
+            for node in recorded.nodes
         ),
-        offline=cpulist.format(cpu.number for cpu in said.cpus if not cpu.online),
+        offline=cpulist.format(cpu.number for cpu in recorded.cpus if not cpu.online),
     )  # fmt: skip
 
 
-def _distinct(said: int | None, found: Sequence[int | None]) -> int | None:
-    return said if said is None or None in found else len(set(found))
+def _distinct(recorded: int | None, found: Sequence[int | None]) -> int | None:
+    return recorded if recorded is None or None in found else len(set(found))
 
 
 def _threaded(cpu: Cpu) -> Cpu:
@@ -191,31 +193,31 @@ def _threaded(cpu: Cpu) -> Cpu:
 
 def manifest(run: runs.Run) -> Manifest:
     """Return the manifest with what follows from its plan, the host's record and the trials."""
-    said, asked = run.manifest, run.plan.request
+    recorded, asked = run.manifest, run.plan.request
     made = plan(run)
     phases = ("start_s", "warmup_s", "measure_s", "proof_s")
     times = {name: sum(getattr(one.times, name) for one in run.trials) for name in phases}
     times["trials_s"] = sum(one.times.total_s for one in run.trials)
     for name, value in times.items():  # a sum's last digit hangs on the version of Python
-        near = math.isclose(said.times.get(name, -1.0), value, abs_tol=2e-3)
-        times[name] = said.times[name] if near else round(value, 3)
+        near = math.isclose(recorded.times.get(name, -1.0), value, abs_tol=2e-3)
+        times[name] = recorded.times[name] if near else round(value, 3)
     return replace(
-        said,
+        recorded,
         experiment=asked.experiment,
         profile=asked.profile,
         seed=asked.seed,
-        status="complete" if len(run.trials) == len(run.plan.order) else said.status,
+        status="complete" if len(run.trials) == len(run.plan.order) else recorded.status,
         evidence=CONFIGURED if run.host.timing else COUNTED if run.host.emulated else MEASURED,
         plan=replace(made, request=_as_in_file(run)),
-        settings={name: _before(run, name, value) for name, value in said.settings.items()},
-        times={**said.times, **times} if said.ended else said.times,
+        settings={name: _before(run, name, value) for name, value in recorded.settings.items()},
+        times={**recorded.times, **times} if recorded.ended else recorded.times,
         formulas=_formulas(run),
     )
 
 
-def _before(run: runs.Run, name: str, said: str | None) -> str | None:
+def _before(run: runs.Run, name: str, recorded: str | None) -> str | None:
     known = run.host.before.get(name)
-    return said if known is None or not isinstance(known.value, str) else known.value
+    return recorded if known is None or not isinstance(known.value, str) else known.value
 
 
 def _formulas(run: runs.Run) -> dict[str, str]:
@@ -224,9 +226,9 @@ def _formulas(run: runs.Run) -> dict[str, str]:
     All of them where that commit is not known here, or files of it were changed: they are recorded
     so that a run outlives its files.
     """
-    said = dict(run.manifest.formulas)
-    known = _events(run.manifest.source_commit or "") if said else None
-    return said if known is None else dict(one for one in said.items() if one in known)
+    recorded = dict(run.manifest.formulas)
+    known = _events(run.manifest.source_commit or "") if recorded else None
+    return recorded if known is None else dict(one for one in recorded.items() if one in known)
 
 
 @cache
@@ -248,16 +250,16 @@ def _events(commit: str) -> set[tuple[str, str]] | None:
 
 def _as_in_file(run: runs.Run) -> Any:
     """Return the request with what no option of the command line changes as its file says it."""
-    said = run.plan.request
-    made = [_written(file, said) for file in _files(run)]
-    return said if said in made or not made else made[0]
+    recorded = run.plan.request
+    made = [_written(file, recorded) for file in _files(run)]
+    return recorded if recorded in made or not made else made[0]
 
 
-def _written(file: experiments.Experiment, said: Any) -> Any:
+def _written(file: experiments.Experiment, recorded: Any) -> Any:
     cases = {one.name: replace(one, says=one.says or one.name) for one in file.cases}
-    every = file.request(said.profile, said.host, seed=said.seed)
+    every = file.request(recorded.profile, recorded.host, seed=recorded.seed)
     return replace(
-        said,
+        recorded,
         question=every.question,
         headline=every.headline,
         measure=every.measure,
@@ -265,7 +267,7 @@ def _written(file: experiments.Experiment, said: Any) -> Any:
         control=every.control,
         changes=every.changes,
         names=every.names,
-        cases=tuple(cases.get(one.name, one) for one in said.cases),
+        cases=tuple(cases.get(one.name, one) for one in recorded.cases),
     )
 
 
@@ -310,10 +312,10 @@ def _committed(commit: str, path: str) -> str | None:
 class Trial:
     """A recorded trial with its raw files, read once; Fault where one cannot be read."""
 
-    def __init__(self, run: runs.Run, said: TrialRecord) -> None:
+    def __init__(self, run: runs.Run, record: TrialRecord) -> None:
         self.run = run
-        self.said = said
-        self.cell = run.plan.started[said.cell]
+        self.record = record
+        self.cell = run.plan.started[record.cell]
         self.driver = drivers.driver(run.plan.tool.name)
         self.usage = self._json("rusage")
         self.collected = self._json("collect")
@@ -321,11 +323,11 @@ class Trial:
         self.proofs = self._proofs()
 
     def _json(self, kind: str) -> Any:
-        name = self.said.raw.get(kind)
+        name = self.record.raw.get(kind)
         return None if name is None else store.read_json(self.run.folder, name)
 
     def _parsed(self) -> tuple[list[Record], Reason | None]:
-        name = self.said.raw.get(self.driver.output)
+        name = self.record.raw.get(self.driver.output)
         if name is None:
             return [], reason("output-unreadable", why="there is none")
         text = store.read_raw(self.run.folder, name)
@@ -339,11 +341,11 @@ class Trial:
         found = self._json("proof")
         if found is None:
             return []
-        name = self.said.raw["proof"]
+        name = self.record.raw["proof"]
         listed = found.get("proofs") if isinstance(found, dict) else None
         if not isinstance(listed, list) or len(listed) > MOST_LOOKS:
             raise Fault(f"{name} holds no proofs, or too many")
-        if found.get("cell") != self.said.cell:
+        if found.get("cell") != self.record.cell:
             raise Fault(f"{name} is of the cell {str(found.get('cell'))[:60]!r}")
         return [runs.validated(Proof, json.dumps(one).encode(), name) for one in listed]
 
@@ -351,16 +353,16 @@ class Trial:
 
     def due(self) -> TrialRecord:
         """Return the record as it follows from the plan, the raw files and the proofs."""
-        said, tool = self.said, self.run.plan.tool
+        record, tool = self.record, self.run.plan.tool
         graded = [self.grade(one) for one in self.visited()]
         grade, why = trials.together(graded)
         ended = self.usage or {}
         return replace(
-            said,
-            attempt=max(1, said.attempt),
+            record,
+            attempt=max(1, record.attempt),
             argv=self._argv(),
             tool=replace(tool, path=None, why=(), facts={}),
-            raw={kind: trials.raw_name(said.trial, said.cell, kind) for kind in self._kinds()},
+            raw={kind: trials.raw_name(record.trial, record.cell, kind) for kind in self._kinds()},
             exit_status=ended.get("exit_status"),
             signal=ended.get("signal"),
             grade=grade,
@@ -374,13 +376,13 @@ class Trial:
     def _kinds(self) -> list[str]:
         """The raw files that there must be, in the order in which they are written."""
         needed = ["stdout", "stderr", "rusage"]
-        if any(one.grade == VERIFIED for one in self.said.graded):
+        if any(one.grade == VERIFIED for one in self.record.graded):
             needed.append("proof")
         collects = self.run.plan.request.collectors is not None
         if collects:
             needed.append("collect")
-        missing = needed if self.said.grade != ERROR else []
-        kinds = dict.fromkeys([*self.said.raw, *missing])
+        missing = needed if self.record.grade != ERROR else []
+        kinds = dict.fromkeys([*self.record.raw, *missing])
         return [one for one in kinds if one != "collect" or collects]
 
     def _argv(self) -> tuple[str, ...]:
@@ -389,35 +391,35 @@ class Trial:
         return tuple("python3" if word == sys.executable else word for word in argv)
 
     def _bound(self) -> dict[str, str]:
-        said, cell = self.said, self.cell
-        if self.driver.binds_itself or (said.grade == ERROR and not said.bound):
+        record, cell = self.record, self.cell
+        if self.driver.binds_itself or (record.grade == ERROR and not record.bound):
             return {}
         usable = cpulist.format(self.run.host.topology.usable)
         due = {"cpus": usable if cell.cpus is None else cell.cpus}
-        if "policy" in said.bound:  # not every kernel tells it
+        if "policy" in record.bound:  # not every kernel tells it
             due |= {"policy": cell.memory.policy, "nodes": cell.memory.nodes or ""}
         return due
 
     def _times(self) -> TrialTimes:
-        said = self.said.times
-        if self.said.grade == ERROR or self.usage is None:
-            return said
+        recorded = self.record.times
+        if self.record.grade == ERROR or self.usage is None:
+            return recorded
         if self.driver.protocol == SAMPLED:
             wall = float(self.usage["wall_s"])
             warmup = min(self.cell.timing.warmup_s, wall)
-            return replace(said, warmup_s=round(warmup, 4), measure_s=round(wall - warmup, 4))
+            return replace(recorded, warmup_s=round(warmup, 4), measure_s=round(wall - warmup, 4))
         stated = sum(
             float(one.get(name) or 0.0)
             for one in self.events("ready")
             for name in ("setup_s", "warmup_s")
         )
-        warmup = min(stated or self.cell.timing.warmup_s, said.start_s + said.warmup_s)
-        near = abs(warmup - said.warmup_s) < 2e-4  # both were rounded
-        return said if near else replace(said, warmup_s=round(warmup, 4))
+        warmup = min(stated or self.cell.timing.warmup_s, recorded.start_s + recorded.warmup_s)
+        near = abs(warmup - recorded.warmup_s) < 2e-4  # both were rounded
+        return recorded if near else replace(recorded, warmup_s=round(warmup, 4))
 
     def events(self, kind: str) -> list[Record]:
         """Return what a tool of the handshake said of one kind, in order."""
-        name = self.said.raw.get("stdout")
+        name = self.record.raw.get("stdout")
         if self.driver.protocol != HANDSHAKE or name is None:
             return []
         lines = store.read_raw(self.run.folder, name).splitlines()
@@ -425,27 +427,27 @@ class Trial:
 
     def _warnings(self) -> tuple[Reason, ...]:
         """Return the warnings, those that follow from the raw files made again."""
-        if self.said.grade == ERROR:
-            return self.said.warnings
+        if self.record.grade == ERROR:
+            return self.record.warnings
         due = trials.disturbance(self.collected)
         for cell in self.cells():
             due += self.driver.doubts(self.own(cell.id), cell.options)
         codes = {"disturbed", *(one.code for one in due)}
-        said = [one for one in self.said.warnings if one.code in codes]
-        if sorted(map(dumps, said)) == sorted(map(dumps, due)):
-            return self.said.warnings
-        return (*(one for one in self.said.warnings if one.code not in codes), *due)
+        recorded = [one for one in self.record.warnings if one.code in codes]
+        if sorted(map(dumps, recorded)) == sorted(map(dumps, due)):
+            return self.record.warnings
+        return (*(one for one in self.record.warnings if one.code not in codes), *due)
 
     # --- grades ---------------------------------------------------------------------------------
 
     def visited(self) -> list[str]:
         """Return the cells that it measures, in the order in which it has to."""
-        plan, said = self.run.plan, self.said
-        return tours.order(plan.visited(said.cell), plan.request.seed, said.block)
+        plan, record = self.run.plan, self.record
+        return tours.order(plan.visited(record.cell), plan.request.seed, record.block)
 
     def cells(self) -> list[Cell]:
         """Return the cells for which the trial is worth something."""
-        return [self.run.cells[one.cell] for one in self.said.graded if one.grade != ERROR]
+        return [self.run.cells[one.cell] for one in self.record.graded if one.grade != ERROR]
 
     def versions(self) -> set[str]:
         """Return the versions of itself that the tool's output names."""
@@ -461,27 +463,27 @@ class Trial:
     def proofs_again(self, cell: Cell) -> tuple[list[Proof], list[Proof]]:
         """Return a cell's proofs as they are recorded, and as they follow from their figures."""
         tour = isinstance(self.cell, Tour)
-        said = [proof for proof in self.proofs if not tour or proof.cell == cell.id]
-        due = [placement.again(proof, cell, self.run.host.topology) for proof in said]
+        recorded = [proof for proof in self.proofs if not tour or proof.cell == cell.id]
+        due = [placement_proof.again(proof, cell, self.run.host.topology) for proof in recorded]
         if self.driver.protocol == SAMPLED and self.usage is not None:
-            due = placement.settled(due, cell.expects.memory, self.usage.get("max_rss_bytes"))
-        return said, due
+            due = placement_proof.settled(due, cell.expects.memory, self.usage.get("max_rss_bytes"))
+        return recorded, due
 
     def grade(self, id: str) -> Graded:
         """Return what the trial is worth for a cell, by its raw output, its end and its proofs.
 
         A failure of which nothing else can tell is taken as it is recorded.
         """
-        said = next(one for one in self.said.graded if one.cell == id)
+        recorded = next(one for one in self.record.graded if one.cell == id)
         due = self._by_output_and_proofs(id)
-        code = said.reason.code if said.reason else ""
-        if code and said.grade == ERROR:  # of several reasons the first one counted
+        code = recorded.reason.code if recorded.reason else ""
+        if code and recorded.grade == ERROR:  # of several reasons the first one counted
             seen = due.grade == ERROR or self._failed
             unseen = code in _UNSEEN and (code != EMULATOR or not self.collected)
-            late = code == "time-limit" and self.said.times.total_s >= self._limit_s
-            return said if seen or unseen or late or not self.said.raw else due
-        if (due.grade, said.grade, code) == (VERIFIED, UNVERIFIED, "held-back"):
-            return said
+            late = code == "time-limit" and self.record.times.total_s >= self._limit_s
+            return recorded if seen or unseen or late or not self.record.raw else due
+        if (due.grade, recorded.grade, code) == (VERIFIED, UNVERIFIED, "held-back"):
+            return recorded
         return due
 
     @property
@@ -501,7 +503,7 @@ class Trial:
         own = self.own(id)
         if self.run.host.timing and memory_model.lost(self.collected or {}):
             return Graded(id, ERROR, reason(EMULATOR))
-        quit_late = any(one.code == "tool-did-not-quit" for one in self.said.warnings)
+        quit_late = any(one.code == "tool-did-not-quit" for one in self.record.warnings)
         if ended.get("signal") is not None and not quit_late:
             return Graded(id, ERROR, reason("tool-killed", signal=ended["signal"], said=""))
         if ended.get("exit_status") not in (0, None):
@@ -512,7 +514,7 @@ class Trial:
         failure = self.driver.failure(own, cell.options)
         if failure:
             return Graded(id, ERROR, failure)
-        grade, why = placement.grade(self.proofs_again(cell)[1], self.run.host.topology)
+        grade, why = placement_proof.grade(self.proofs_again(cell)[1], self.run.host.topology)
         doubt = self.driver.unverified(own, cell.options) if grade == VERIFIED else None
         return Graded(id, UNVERIFIED, doubt) if doubt else Graded(id, grade, why)
 

@@ -39,7 +39,7 @@ class Settings:
     notebook: bool = True
     as_json: bool = False
     begun_elsewhere: bool = False
-    said: set[str] = field(default_factory=set)
+    shown: set[str] = field(default_factory=set)
 
     def say(self, text: object) -> None:
         """Print text for a person, unless a script reads; control characters are shown as such."""
@@ -160,8 +160,8 @@ def check_possible(plan: Plan, settings: Settings) -> None:
 def _say_once(lines: Iterable[str], mark: str, settings: Settings) -> None:
     """Print what an earlier experiment of this session has not said already."""
     for line in lines:
-        if line not in settings.said:
-            settings.said.add(line)
+        if line not in settings.shown:
+            settings.shown.add(line)
             settings.say(f"  {mark} {line}")
 
 
