@@ -19,6 +19,7 @@ import polars as pl
 
 from numalab import experiments, runs
 from numalab.agent.contract import CONFIGURED, CONTROL, ERROR, PUBLISHED
+from numalab.agent.errors import Fault
 from numalab.analysis import claims, judge, recommendation, results, survey
 from numalab.analysis.evidence import BLOCKS_NEEDED
 from numalab.runs import Run
@@ -102,7 +103,7 @@ class Article:
         values = next((found[kind] for kind in badge.MEANING if kind in found), [])
         if not values:
             return None
-        said = [f"{one:.0%}" if unit == "share" else tables.number(one) for one in values]
+        said = [_amount(one, unit) for one in values]
         low, high = said[values.index(min(values))], said[values.index(max(values))]
         return low if low == high else f"{low} to {high}"
 
@@ -419,8 +420,11 @@ class Article:
 
     def quoted(
         self, experiment: str, metric: str, binding: str, against: str = "", host: str = ""
-    ) -> str | None:
-        """Return a published number for prose; ``against`` divides by another binding's."""
+    ) -> str:
+        """Return a published number for prose; ``against`` divides by another binding's.
+
+        Raises Fault for one that is not in the table: no host can be the reason.
+        """
         rows = published().filter(
             (pl.col("experiment") == experiment) & (pl.col("metric") == metric)
         )
@@ -430,7 +434,8 @@ class Article:
             rows.filter(pl.col("binding") == one)["value"].to_list() for one in (binding, against)
         )
         if not mine or (against and not base):
-            return None
+            asked = " ".join(filter(None, (experiment, metric, host, binding, against)))
+            raise Fault(f"no published figure is {asked}", "see data/reference/published.csv")
         return tables.number(mine[-1] / base[-1]) if against else f"{mine[-1]:,.10g}"
 
     def quoted_ratio(self, machine: str) -> str | None:
@@ -565,7 +570,9 @@ def _percent(share: float | None) -> str | None:
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{value:.0%}" if unit == "share" else tables.number(value)
+    if unit != "share":
+        return tables.number(value)
+    return f"{value:.1%}" if 0 < value < 0.005 else f"{value:.0%}"  # little is not nothing
 
 
 def _level(text: str) -> int:
