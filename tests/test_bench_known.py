@@ -39,7 +39,7 @@ def said(mine, decision=judge.DIFFERENT, smallest=0.02, control=False):
 def test_a_query_costs_what_was_counted_while_the_client_measured(monkeypatch):
     counted = {"instructions": 4e6, "stall_ps": 6e9, "near_bytes": 300, "far_bytes": 100}
     records = [
-        {"kind": "run", "clients": 2, "elapsed_s": 4.0, "model": counted},
+        {"kind": "run", "clients": 2, "elapsed_s": 4.2, "model": counted},
         {"kind": "result", "name": "queries_per_second", "value": 90, "checkpoint_s": 1},
         {"kind": "result", "name": "queries_per_second", "value": 100},
         {"kind": "result"},
@@ -48,8 +48,12 @@ def test_a_query_costs_what_was_counted_while_the_client_measured(monkeypatch):
     monkeypatch.setattr(
         known.drivers, "driver", lambda name: SimpleNamespace(parse=lambda text: records)
     )
-    run = SimpleNamespace(folder=None, plan=SimpleNamespace(tool=SimpleNamespace(name="mysql")))
-    trial = SimpleNamespace(raw={"stdout": ""})
+    run = SimpleNamespace(
+        folder=None,
+        plan=SimpleNamespace(tool=SimpleNamespace(name="mysql")),
+        cells={"local:0": SimpleNamespace(options={"time_s": 4})},
+    )
+    trial = SimpleNamespace(raw={"stdout": ""}, cell="local:0")
     # 400 queries in 4 s of two clients.
     assert known.cost(run, trial) == known.Cost(2e7, 10_000.0, 15_000.0, 0.25)
 

@@ -652,6 +652,12 @@ def test_forgeries_of_a_run_with_configured_timing_are_found(tmp_path):
         assert any(where in one and file in one.split(": ")[0] for one in faults), (where, file)
 
 
+def test_nodes_that_the_kernel_was_told_not_to_see_are_no_fault():
+    run = runs.load(_newest("slow-2n-hidden-timed", "hidden"))
+    assert len(run.host.topology.nodes) == 1 and run.host.timing["nodes"] == "2"
+    assert not check.check(run.folder).faults
+
+
 @pytest.mark.parametrize(("file", "change"), SERVICES)
 def test_a_forgery_of_a_service_s_run_is_found(tmp_path, file, change):
     forged = Forged(shutil.copytree(_newest("debian-vm", "service-per-node"), tmp_path / "run"))
