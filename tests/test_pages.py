@@ -76,7 +76,7 @@ _NO_PROSE = re.compile(
 
 
 def _prose(path):
-    """What an author wrote: Markdown cells, and the texts whose numbers are computed."""
+    """What an author wrote: Markdown cells, texts whose numbers are computed, and captions."""
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "markdown":
             yield cell.source
@@ -85,6 +85,9 @@ def _prose(path):
                 named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
                 if named and node.func.attr in ("say", "headed"):
                     yield ast.literal_eval(node.args[0])
+                    given = (one.value for one in node.keywords if one.arg)
+                    yield from (str(one.value) for one in given if isinstance(one, ast.Constant))
+            yield from re.findall(r'^#\| [a-z]+-cap: "(.+)"$', cell.source, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", [*STUDY, report.ARTICLE], ids=lambda path: path.stem)
@@ -94,6 +97,8 @@ def test_no_number_in_prose_is_typed_by_hand(path):
     for text in texts:
         plain = re.sub(r"95 %", "", _NO_PROSE.sub("", text))  # of intervals: what they are
         assert not re.search(r"\d", plain), plain
+        # As code stands what a setting may be, one digit, or a name; never a figure.
+        assert not re.search(r"`[\d.,% ]{2,}`", text), text
 
 
 @pytest.mark.parametrize("path", [*STUDY, report.ARTICLE], ids=lambda path: path.stem)
