@@ -239,7 +239,8 @@ def test_the_article_recommends_per_host_and_stands_beside_the_study():
     assert "| cpus 0-15,32-47 | ≈ 270,000 | ≈ 3,200 | ≈ 0.580 | 0.420 |" in str(table)
     assert "0.0400" in made.published_table("mysql-instances")
     assert made.quoted("mysql-point-select", "qps", "cpus 0-15,32-47", "cpus 0-31") == "2.25"
-    assert made.quoted("mysql-point-select", "qps", "cpus 0-99") is None
+    with pytest.raises(Fault, match="no published figure is mysql-point-select qps cpus 0-99"):
+        made.quoted("mysql-point-select", "qps", "cpus 0-99")
 
 
 def test_an_emulated_hosts_throughput_stands_beside_nothing():
