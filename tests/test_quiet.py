@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -105,9 +106,17 @@ def test_a_real_look_sees_real_work_and_says_whose():
     try:
         if pid in quiet._our_own(kernel.processes()):
             pytest.skip("whoever started the tests adopts orphans")
-        share = 1 / len(os.sched_getaffinity(0))
-        found = quiet.others_at_work()
-        assert share <= quiet.LIMIT or found.fields["share"] > quiet.LIMIT
+        if 1 / len(os.sched_getaffinity(0)) <= 2 * quiet.LIMIT:
+            pytest.skip("one busy process is little here")
+        for _ in range(60):
+            before, began = kernel.stat_of(f"/proc/{pid}").ticks, time.monotonic()
+            found = quiet.others_at_work()
+            used_s = (kernel.stat_of(f"/proc/{pid}").ticks - before) / os.sysconf("SC_CLK_TCK")
+            whole_s = (time.monotonic() - began) * len(os.sched_getaffinity(0))
+            if used_s > 2 * quiet.LIMIT * whole_s:  # on a busy machine it may get less
+                assert found and found.fields["share"] > quiet.LIMIT
+                return
+        pytest.skip("the busy process was given no time")
     finally:
         os.kill(pid, 9)
 

@@ -233,7 +233,7 @@ def _instances_cost(shape: Host, cell: Cell) -> Iterator[str]:
     """What several instances cost that one does not."""
     yield (
         f"{units.count(len(cell.instances), 'server')} share nothing: sessions, caches and "
-        "connections are divided among them, or there as many times"
+        "connections are divided among them, or each has its own"
     )
     if all(one.memory.policy == "bind" for one in cell.instances):
         rooms = {node.number: node.memory_bytes for node in shape.nodes}
