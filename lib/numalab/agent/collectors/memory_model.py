@@ -16,7 +16,7 @@ import mmap
 import os
 import re
 import struct
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .. import cpulist
 from ..contract import Row
@@ -130,13 +130,18 @@ def totals(root: str = "/") -> Dict[str, float]:
     if now is None:
         return {}
     cpus = [one for name, one in now.items() if name.startswith("cpu ")]
-    each = max(1, len(cpus) // len(cpus[0]["read_bytes"]))
+    each = _cpus_a_node(cpus)
     near = sum(one["read_bytes"][str(n // each)] for n, one in enumerate(cpus))
     return {
         **{name: sum(one[name] for one in cpus) for name in ("instructions", "stall_ps")},
         "near_bytes": near,
         "far_bytes": sum(sum(one["read_bytes"].values()) for one in cpus) - near,
     }
+
+
+def _cpus_a_node(cpus: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many CPUs each node has: the model gives all as many, one after the other."""
+    return max(1, len(cpus) // len(cpus[0]["read_bytes"]))
 
 
 def lost(record: Mapping[str, Any]) -> bool:
@@ -154,7 +159,7 @@ def metrics(measured: Mapping[str, Any]) -> List[Row]:
     instruction_ns: float = measured["instruction_ns"]
     every = [int(name[4:]) for name in record if re.fullmatch(r"cpu \d+", name)]
     nodes = [int(node) for node in record["cpu 0"]["read_bytes"]]
-    each = max(1, len(every) // len(nodes))
+    each = _cpus_a_node([record[f"cpu {n}"] for n in every])
     mine = [n for n in every if cpus is None or n in cpulist.parse(cpus)]
 
     def of(name: str) -> float:
