@@ -335,6 +335,34 @@ def test_disturbance_is_what_the_cells_cpus_did_beyond_the_tree():
     assert rows["cpu_steal_share"] == pytest.approx(0.05)
 
 
+def test_what_an_ended_child_had_used_before_is_nobodys_work_now():
+    """Its parent gains all of it when it ends, and others at work beside it must still be seen."""
+    hz = os.sysconf("SC_CLK_TCK")
+
+    def stat(pid, ticks, parent=1, children=0):
+        return kernel.Stat(pid, f"p{pid}", "R", parent, pid, ticks, children, pid, 0, 0)
+
+    def look(at, used, *processes):
+        return cpu.Snapshot(
+            at, {0: [used, 0, 0, 0, 0, 0, 0, 0]}, {one.pid: one for one in processes}
+        )
+
+    before = look(
+        0.0, 0,
+        stat(5, 0), stat(6, 50 * hz, parent=5), stat(7, 20 * hz, parent=6),  # a tree of three,
+        stat(8, 0), stat(9, 100 * hz, parent=8), stat(4, 0),  # the measuring with a child, others
+    )  # fmt: skip
+    after = look(
+        10.0, 10 * hz, stat(5, hz, children=73 * hz), stat(8, 0, children=102 * hz), stat(4, 4 * hz)
+    )
+    record = cpu.difference(before, after, 5, "0", own=[8, 9], beside=True)
+    assert record["tree_s"] == 4
+    assert record["disturbance"]["other_s"] == 4
+    assert [one["name"] for one in record["disturbance"]["busiest"]] == ["p4"]
+    unwaited = look(10.0, 10 * hz, stat(5, hz), stat(8, 0), stat(4, 4 * hz))
+    assert cpu.difference(before, unwaited, 5, "0", own=[8, 9])["tree_s"] == 1
+
+
 def test_resctrl_bytes_by_domain(tmp_path):
     folder = "sys/fs/resctrl/mon_data"
     root = make(

@@ -80,11 +80,12 @@ def difference(
     table = after.processes
     members = set(kernel.tree(pids, table))
     with_children = members.union(own)
-    used = {
-        pid: _used_ticks(before.processes.get(pid), stat, pid in with_children) * tick
-        for pid, stat in table.items()
-    }
-    tree_s = _tree_s(before.processes, table, pids, members, used, tick)
+    handed = _handed_over(before.processes, table)
+    ticks = {pid: _used_ticks(before.processes.get(pid), stat) for pid, stat in table.items()}
+    for pid in with_children.intersection(table):
+        ticks[pid] += _childrens(before.processes.get(pid), table[pid], handed)
+    used = {pid: value * tick for pid, value in ticks.items()}
+    tree_s = _tree_s(before.processes, table, pids, members, used, handed, tick)
     cpus = _spent(before.cpus, after.cpus, tick)
     of_cell = _of_cell(cpus, cell_cpus)
     busy = _busy(of_cell)
@@ -138,14 +139,37 @@ def _busy(spent: Dict[int, Dict[str, float]]) -> float:
     )
 
 
-def _used_ticks(earlier: Optional[kernel.Stat], now: kernel.Stat, with_children: bool) -> int:
-    """Return the ticks that a process used; children that ended left theirs with their parent."""
-    if earlier is not None and earlier.started != now.started:  # another one of the same number
-        earlier = None
-    used = now.ticks - (earlier.ticks if earlier else 0)
-    if with_children:
-        used += now.children_ticks - (earlier.children_ticks if earlier else 0)
-    return used
+def _used_ticks(earlier: Optional[kernel.Stat], now: kernel.Stat) -> int:
+    """Return the ticks that a process used."""
+    return now.ticks - (earlier.ticks if _same(earlier, now) else 0)
+
+
+def _childrens(earlier: Optional[kernel.Stat], now: kernel.Stat, handed: Mapping[int, int]) -> int:
+    """Return the ticks that its children used which ended: they left theirs with it."""
+    gained = now.children_ticks - (earlier.children_ticks if _same(earlier, now) else 0)
+    return max(0, gained - handed.get(now.pid, 0))
+
+
+def _same(earlier: Optional[kernel.Stat], now: Optional[kernel.Stat]) -> bool:
+    """Whether both are one process, not another one of the same number."""
+    return earlier is not None and now is not None and earlier.started == now.started
+
+
+def _handed_over(
+    before: Mapping[int, kernel.Stat], after: Mapping[int, kernel.Stat]
+) -> Dict[int, int]:
+    """Return by process what the children that ended between had used before, in ticks.
+
+    wait4(2) hands over a child's whole time, so that it stands in what the parent gained.
+    """
+    gone = {pid for pid, stat in before.items() if not _same(stat, after.get(pid))}
+    found: Dict[int, int] = {}
+    for pid in gone:
+        heir = before[pid].parent
+        while heir in gone:
+            heir = before[heir].parent
+        found[heir] = found.get(heir, 0) + before[pid].ticks + before[pid].children_ticks
+    return found
 
 
 def _tree_s(
@@ -154,6 +178,7 @@ def _tree_s(
     pids: kernel.Pids,
     members: Collection[int],
     used: Mapping[int, float],
+    handed: Mapping[int, int],
     tick: float,
 ) -> Optional[float]:
     """Return the time of the measured tree, or None when a root had ended and nobody knows.
@@ -171,10 +196,7 @@ def _tree_s(
         return None  # what the others used would look like a disturbance
     if before[parent].started != after[parent].started:
         return None
-    # wait4(2) hands over a child's whole time: what it had used before is to be taken off.
-    earlier = kernel.tree(root, before)
-    spent = sum(before[pid].ticks + before[pid].children_ticks for pid in earlier)
-    return (after[parent].children_ticks - before[parent].children_ticks - spent) * tick
+    return _childrens(before[parent], after[parent], handed) * tick
 
 
 def metrics(record: Mapping[str, Any]) -> List[Row]:
