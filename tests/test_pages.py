@@ -68,7 +68,9 @@ def test_the_article_and_its_summary_show_committed_runs():
 
 # ---------------------------------------------------------------- prose
 
-_NAMES = ("MySQL 8.4", "10 is local")  # a version is no figure, and firmware defines the other
+# A version and what a setting is set to are no figures, and firmware defines the other.
+_NAMES = ("MySQL 8.4", "10 is local", "zone_reclaim_mode=1")
+_HEAD = ("title", "subtitle", "abstract", "description")  # of a page
 _NO_PROSE = re.compile(
     r"`[^`]*`|\{#[^}]*\}|\]\([^)]*\)|<[^>]*>|\$\{?\w+|[@#][\w-]+|"
     + "|".join(map(re.escape, _NAMES))
@@ -76,10 +78,13 @@ _NO_PROSE = re.compile(
 
 
 def _prose(path):
-    """What an author wrote: Markdown cells, texts whose numbers are computed, and captions."""
+    """What an author wrote: head, Markdown cells, texts whose numbers are computed, captions."""
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "markdown":
             yield cell.source
+        elif cell.cell_type == "raw":
+            head = yaml.safe_load(cell.source.strip().strip("-"))
+            yield from (head[key] for key in _HEAD if key in head)
         elif cell.cell_type == "code":
             for node in ast.walk(ast.parse(cell.source)):
                 named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
