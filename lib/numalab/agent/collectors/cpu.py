@@ -141,18 +141,19 @@ def _busy(spent: Dict[int, Dict[str, float]]) -> float:
 
 def _used_ticks(earlier: Optional[kernel.Stat], now: kernel.Stat) -> int:
     """Return the ticks that a process used."""
-    return now.ticks - (earlier.ticks if _same(earlier, now) else 0)
+    return now.ticks - (earlier.ticks if earlier and _same(earlier, now) else 0)
 
 
 def _childrens(earlier: Optional[kernel.Stat], now: kernel.Stat, handed: Mapping[int, int]) -> int:
     """Return the ticks that its children used which ended: they left theirs with it."""
-    gained = now.children_ticks - (earlier.children_ticks if _same(earlier, now) else 0)
+    known = earlier.children_ticks if earlier and _same(earlier, now) else 0
+    gained = now.children_ticks - known
     return max(0, gained - handed.get(now.pid, 0))
 
 
-def _same(earlier: Optional[kernel.Stat], now: Optional[kernel.Stat]) -> bool:
+def _same(earlier: kernel.Stat, now: Optional[kernel.Stat]) -> bool:
     """Whether both are one process, not another one of the same number."""
-    return earlier is not None and now is not None and earlier.started == now.started
+    return now is not None and earlier.started == now.started
 
 
 def _handed_over(

@@ -69,9 +69,9 @@ class Client:
         about: Optional[Mapping[str, Any]] = None,
     ) -> None:
         self.server, self.threads, self.there, self.about = server, threads, there, about or {}
-        self.watched = dict(watched or {"server": server.usage})
-        if memory_model.configuration():
-            self.watched["model"] = memory_model.totals
+        # The model first: what the other looks cost is in the client's time, and so is counted.
+        of_model = {"model": memory_model.totals} if memory_model.configuration() else {}
+        self.watched = {**of_model, **(watched or {"server": server.usage})}
         self.lead_s, self.time_s = lead_s, time_s
         self.output = Path(server.datadir, "client.out")
         self.late = False
