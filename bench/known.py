@@ -68,7 +68,7 @@ PARTS = {
     "shown": Part("hidden", "point-select", "slow-2n-timed"),
     "hidden": Part("hidden", "point-select", "slow-2n-hidden-timed", beside="shown"),
     "mysql": Part("server", "mysql", "slow-2n-timed"),
-    "writes": Part("server", "read-write", "slow-2n-timed"),
+    "writes": Part("writes", "read-write", "slow-2n-timed"),
 }
 
 
