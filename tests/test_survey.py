@@ -161,6 +161,21 @@ def test_a_claim_counts_machines_once_whatever_they_have_of_modes_and_rows():
     assert twice.interval is None  # two machines bound no median
 
 
+def test_a_machine_counts_as_its_firmware_sets_it_by_default_where_that_was_measured():
+    rows = _figures(
+        *[("a", machine, "MLC", "3", None, kind, v) for machine, ratio in
+          (("a", 1.9), ("a-snc2", 1.1), ("a-snc3", 1.2))
+          for kind, v in (("local", 100.0), ("remote-socket", 100.0 * ratio))],
+    ).with_columns(
+        node_mode=pl.col("machine_id").replace({"a": "default", "a-snc2": "SNC2", "a-snc3": "SNC3"})
+    )  # fmt: skip
+    others = rows.filter(pl.col("node_mode") != "default")
+    for kept, ratio in ((rows, 1.9), (others, 1.15)):
+        found = survey.ratios(kept, survey.LATENCY)
+        assert survey.counted(found)["ratio"].to_list() == [pytest.approx(ratio)]
+        assert survey.machines(found)["ratio"].to_list() == [pytest.approx(ratio)]
+
+
 def test_the_interval_of_a_share_is_wilsons():
     holds, of, share, middle, interval = survey.tally(
         [1.0] * 14 + [2.0] * 8, [False] * 14 + [True] * 8

@@ -6,7 +6,8 @@ Every row is ``unverified``: nobody here saw it measured.
 
 A ratio is within one machine in one mode, one version of one named tool, one way of access and
 one number of threads. Claims count machines, never rows: a machine's value is the median over its
-modes, settings and runs. An interval says how sure the count is if these machines were drawn by
+settings and runs, in its firmware's default mode where that was measured, else over its modes. An
+interval says how sure the count is if these machines were drawn by
 chance from all such machines. They were not: they are those of which somebody published figures.
 """
 
@@ -114,9 +115,13 @@ def ratios(rows: pl.DataFrame, what: str) -> pl.DataFrame:
 
 
 def machines(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per machine, tool and class of ``ratios``: medians over modes and runs."""
+    """Return one row per machine, tool and class of ``ratios``: medians over runs.
+
+    They are of the firmware's default mode where it was measured, else over all modes.
+    """
     figures = (pl.col(name).median() for name in ("local", "value", "ratio", "price"))
-    return frame.group_by(*_MACHINE, "class", maintain_order=True).agg(*figures)
+    keys = [*_MACHINE, "class"]
+    return _as_delivered(frame, keys).group_by(keys, maintain_order=True).agg(*figures)
 
 
 def counted(frame: pl.DataFrame) -> pl.DataFrame:
@@ -127,13 +132,20 @@ def counted(frame: pl.DataFrame) -> pl.DataFrame:
     """
     latency = pl.col("unit") == "ns"
     keys = ["machine", "vendor", "microarchitecture", "year", "class"]
+    counting = frame.filter(
+        (latency & pl.col("access").ne_missing(CACHED)) | (~latency & (pl.col("load") == WHOLE))
+    )
     return (
-        frame.filter(
-            (latency & pl.col("access").ne_missing(CACHED)) | (~latency & (pl.col("load") == WHOLE))
-        )
+        _as_delivered(counting, keys)
         .group_by(keys, maintain_order=True)
         .agg(pl.col("ratio").median(), pl.col("price").median())
     )
+
+
+def _as_delivered(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of the firmware's default mode; of what lacks them, all rows."""
+    default = pl.col("node_mode").eq_missing("default")
+    return frame.filter(default | ~default.any().over(keys))
 
 
 def by_microarchitecture(rows: pl.DataFrame) -> pl.DataFrame:
