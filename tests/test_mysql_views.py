@@ -233,7 +233,7 @@ def test_the_article_recommends_per_host_and_stands_beside_the_study():
     said = made.recommendations()
     assert said.startswith("**mysql-binding, a.** **Bind it: local 0, +")
     assert "NUMAPolicy=bind" in said
-    figure = made.server()
+    figure = made.server_beside_published()
     assert "a (this study)" in texts(figure)
     table = made.published_table("mysql-point-select")
     assert "| cpus 0-15,32-47 | ≈ 270,000 | ≈ 3,200 | ≈ 0.580 | 0.420 |" in str(table)
@@ -246,7 +246,7 @@ def test_the_article_recommends_per_host_and_stands_beside_the_study():
 def test_an_emulated_hosts_throughput_stands_beside_nothing():
     run = mysql_frames.run(mysql_frames.published_cells(), emulated=True)
     made = article.Article([run])
-    assert "a (this study)" not in texts(made.server())
+    assert "a (this study)" not in texts(made.server_beside_published())
     assert "Emulated host" in made.recommendations()
 
 

@@ -391,7 +391,7 @@ class Article:
 
     # --- beside what others published -----------------------------------------------------------
 
-    def server(self, experiment: str = "mysql-binding") -> Shown:
+    def server_beside_published(self, experiment: str = "mysql-binding") -> Shown:
         """Draw a server's throughput by CPU set on these hosts and on the published one."""
         frames = [self.runs[0].measurements.clear()] + [
             run.measurements.filter(
@@ -444,6 +444,21 @@ class Article:
             (pl.col("machine") == machine) & (pl.col("class") == survey.OTHER)
         )
         return None if frame.is_empty() else f"{frame['ratio'][0]:.2f}"
+
+    def missed_share(self, host: str) -> str:
+        """Return which share of a published host's pages came from another node than asked for.
+
+        That is ``numa_miss`` of ``numa_hit`` and ``numa_miss`` (numastat(8)), over all nodes and
+        since the host was booted. Raises Fault for a host without them.
+        """
+        rows = published().filter((pl.col("experiment") == "numastat") & (pl.col("host") == host))
+        hit, missed = (
+            rows.filter(pl.col("metric") == name)["value"].sum()
+            for name in ("numa_hit", "numa_miss")
+        )
+        if not hit:
+            raise Fault(f"no published figure is numastat of {host}", "see data/reference")
+        return _amount(missed / (hit + missed), "share")
 
     def published_table(self, experiment: str) -> Text:
         """Return what others published of an experiment: a line per binding, a column per metric.
