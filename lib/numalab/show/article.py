@@ -574,7 +574,7 @@ def _found(run: Run, metric: str, point: str) -> Iterable[tuple[str, str]]:
         row = max(different.iter_rows(named=True), key=lambda row: abs(math.log(row["ratio"])))
         base = run.cells[str(run.cells[row["cell"]].baseline)].label
         change = tables.change(row["ratio"], row["ratio_low"], row["ratio_high"])
-        yield f"{row['label']} differs most from {base}, {change}", ""
+        yield f"{row['label']} differs most: {change} against {base}", ""
     elif judge.ALIKE in decisions:
         least = next(one.smallest for one in judge.sights(run) if one.metric == metric)
         yield _ALIKE, f"effects of {_percent(least) or 'any size'} or more"

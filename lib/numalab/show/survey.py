@@ -65,7 +65,7 @@ class Survey:
             pl.col("class") == OTHER
         )
         return Text(
-            f"{figures:,} figures of {many} machines, each with its tool, its source and its "
+            f"{figures:,} figures of {many} machines, each with its source and its "
             f"doubts. On {units.count(with_other.height, 'machine')} one named tool timed both "
             f"local memory and the other socket's. *{badge.MEANING[PUBLISHED].capitalize()}.*"
         )
