@@ -750,3 +750,13 @@ def test_what_is_far_too_much_is_refused_before_it_is_made(drivers, monkeypatch)
     monkeypatch.setattr(plan.resolve, "MOST_CELLS", 10)
     with pytest.raises(Fault, match="remote is more than 10 cells"):
         plan.make(request(bindings=["remote"], baseline=None), topologies.topology(8))
+    monkeypatch.setattr(order, "MOST_NODES", 7)
+    with pytest.raises(Fault, match="a host of 8 nodes: Linux knows at most 7"):
+        plan.make(request(), topologies.topology(8))
+
+
+def test_every_pair_of_a_host_of_64_nodes_and_4096_cpus_is_planned(drivers):
+    made = plan.make(
+        request(bindings=["local", "remote"], blocks=2), topologies.topology(64, cores=64)
+    )
+    assert len(made.cells) == 64 * 64 + 1  # with the control

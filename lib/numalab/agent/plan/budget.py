@@ -13,7 +13,18 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Callable, Dict, Hashable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Callable,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from .. import cpulist
 from ..contract import BASELINE, CONTROL, Cell, Reason, reason
@@ -89,12 +100,14 @@ def _steps(cells: List[Cell], blocks: int) -> Iterator[_Step]:
     for group in cases[:-1]:
         cells = _without(cells, group, "budget-case", gone)
         yield _Step(cells, blocks, gone)
+    compared = sum(cell.role != CONTROL for cell in cells)
+    users = collections.Counter(cell.baseline for cell in cells)  # what is compared with each
     for cell in reversed(cells):
-        compared = [one for one in cells if one.role != CONTROL]
         free = cell.cpus is None and cell.memory.policy == "default"
-        stays = cell.role == CONTROL or cell.case or free or _compared(cell, cells)
-        if len(compared) > 2 and not stays:
+        stays = cell.role == CONTROL or cell.case or free or users[cell.id] > 0
+        if compared > 2 and not stays:
             cells = _without(cells, [cell], "budget-cell", gone)
+            compared, users[cell.baseline] = compared - 1, users[cell.baseline] - 1
             yield _Step(cells, blocks, gone)
 
 
@@ -115,11 +128,14 @@ def _likes(cells: Sequence[Cell]) -> Iterator[List[Cell]]:
     """
     stays: Dict[Hashable, Cell] = {}
     ids = {cell.baseline for cell in cells if cell.role == CONTROL}
+    kept: Set[str] = set()
     for cell in sorted(cells, key=lambda one: (one.role != BASELINE, one.id not in ids)):
-        kept = {one.id for one in stays.values()}
         its = _class(cell)
         if its not in stays or (cell.baseline in kept and stays[its].baseline not in kept):
+            if its in stays:
+                kept.remove(stays[its].id)
             stays[its] = cell
+            kept.add(cell.id)
     ids |= {one.id for one in stays.values()} | {one.baseline for one in stays.values()}
     more = [cell for cell in reversed(cells) if cell.id not in ids and cell.role != CONTROL]
     for cell in sorted(more, key=lambda one: one.role == BASELINE):
@@ -132,11 +148,6 @@ def _class(cell: Cell) -> Hashable:
     alone = cell.id if cell.role == CONTROL else ""
     memory = (cell.memory.policy, len(cpulist.parse(cell.memory.nodes or "")))
     return (cell.binding, cell.distance, cell.rank, cell.layout, size, memory, cell.variant, alone)
-
-
-def _compared(cell: Cell, cells: Sequence[Cell]) -> bool:
-    """Whether another cell is compared with this one."""
-    return any(other.baseline == cell.id for other in cells)
 
 
 def _without(

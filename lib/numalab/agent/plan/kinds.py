@@ -22,7 +22,19 @@ import collections
 import functools
 import itertools
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from .. import cpulist
 from ..contract import (
@@ -66,6 +78,7 @@ POLICIES: Dict[str, Policy] = {
 }
 
 Found = Iterator[Union[Cell, Skip]]
+_Ranks = Mapping[str, Sequence[int]]  # nodes by "nearest" and "farthest"
 Resolver = Callable[[Host, Binding, Sequence[Cell]], Found]
 
 
@@ -285,37 +298,38 @@ def _pairs(host: Host, binding: Binding, baselines: Sequence[Cell], memory_only:
             why = reason("node-of-another-kind", node=there, write=f"{kind}: {here}->{there}")
         if why:
             raise refuse(host, binding, why)
-        yield _pair(host, binding, here, there, targets)
+        yield from _pairs_of(host, binding, here, [there], _ranks(host, here, targets))
         return
-    made: List[Union[Cell, Skip]] = []
+    none = True
     for here in host.cpus_of:
-        others = _others(host, here, targets, asked)
+        ranks = _ranks(host, here, targets)
+        others = _others(host, here, targets, asked, ranks)
         if others is None:
-            made.append(_skip(binding, reason("distances-unknown", node=here)))
+            yield _skip(binding, reason("distances-unknown", node=here))
         else:
-            made += [_pair(host, binding, here, there, targets) for there in others]
-    none = _why_one_memory_node(host)
-    if memory_only and len(host.nodes) > 1:
-        none = reason("no-memory-only-node")
-    yield from made or [_skip(binding, none)]
+            yield from _pairs_of(host, binding, here, others, ranks)
+        none = none and others == []
+    if none and memory_only and len(host.nodes) > 1:
+        yield _skip(binding, reason("no-memory-only-node"))
+    elif none:
+        yield _skip(binding, _why_one_memory_node(host))
 
 
 def _others(
-    host: Host, here: int, targets: Sequence[int], asked: Optional[str]
+    host: Host, here: int, targets: Sequence[int], asked: Optional[str], ranks: _Ranks
 ) -> Optional[List[int]]:
     """Return the nodes that make a pair with one, as asked for; None: no distance says which."""
     others = [n for n in targets if n != here]
-    ranks = _ranks(host, here, targets)
     if asked is None:
         return others
     if asked == ROOMIEST:  # from there to the farthest, else to any
-        return ranks.get("farthest", others)[:1] if here == roomiest(host) else []
+        return list(ranks.get("farthest", others)[:1]) if here == roomiest(host) else []
     if others and asked not in ranks:
         return None
-    return ranks.get(asked, [])[:1]
+    return list(ranks.get(asked, [])[:1])
 
 
-def _ranks(host: Host, here: int, targets: Sequence[int]) -> Dict[str, List[int]]:
+def _ranks(host: Host, here: int, targets: Sequence[int]) -> _Ranks:
     """Return those of the memory nodes ``targets`` that are nearest to and farthest from a node.
 
     Each list is ascending: its first node stands for the rest. Empty where a distance is
@@ -332,10 +346,19 @@ def _ranks(host: Host, here: int, targets: Sequence[int]) -> Dict[str, List[int]
     return {rank: [n for n in others if known[n] == end] for rank, end in ends.items()}
 
 
-def _pair(host: Host, binding: Binding, here: int, there: int, targets: Sequence[int]) -> Cell:
-    notes = list(_limits(host, here))
-    ranks = _ranks(host, here, targets)
-    ranks = {name: nodes for name, nodes in ranks.items() if nodes[0] == there}
+def _pairs_of(
+    host: Host, binding: Binding, here: int, others: Sequence[int], ranks: _Ranks
+) -> Iterator[Cell]:
+    limits = _limits(host, here)  # asks every CPU of the host: once for all pairs of a node
+    for there in others:
+        its = {name: nodes for name, nodes in ranks.items() if nodes[0] == there}
+        yield _pair(host, binding, here, there, its, limits)
+
+
+def _pair(
+    host: Host, binding: Binding, here: int, there: int, ranks: _Ranks, limits: Sequence[Reason]
+) -> Cell:
+    notes = list(limits)
     for name, nodes in ranks.items():
         if len(nodes) > 1:
             how = {"nearest": "near", "farthest": "far"}[name]

@@ -39,7 +39,7 @@ from ..trial import settings as changes
 from . import budget, classes, kinds, resolve
 from .budget import FEWEST_BLOCKS as FEWEST_BLOCKS
 from .classes import CLASS
-from .order import check_size, trial_order
+from .order import check_host, check_size, trial_order
 from .request import check
 from .tours import started, toured
 
@@ -98,6 +98,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     and when no tool of ``prefer`` can be used.
     """
     request = check(request)
+    check_host(host)
     host = _without_the_clients_cpus(request, host)
     environment = environment or _environment(request, host)
     found = _resolved(request, host)
@@ -109,7 +110,8 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     own = environment.own
     if own is None:
         own = changes.own(environment.root or host.root)
-    cells = [_marked(_with_differences(cell, cells), host, own) for cell in cells]
+    by_id = {cell.id: cell for cell in cells}
+    cells = [_marked(_with_differences(cell, by_id), host, own) for cell in cells]
     cells = _with_control(cells) if request.control else cells
     outlay = _outlay(driver, cells, environment)
     fitted = budget.fit(
@@ -279,7 +281,7 @@ def _resolutions(
     listed += [(name, text) for name, text in spelt.items() if name not in found.keys]
     resolutions = []
     for asked, text in listed:
-        keys = found.keys[text]
+        keys = set(found.keys[text])
         ids = [c.id for c in cells if resolve.key(c) in keys and c.role in (BASELINE, CELL)]
         why = None
         if not ids:
@@ -343,12 +345,12 @@ def _settings_here(
 def _cells_of(case: CaseRequest, request: Request, found: resolve.Resolved) -> List[Cell]:
     """Return the cells of a case's bindings; without its own those of the experiment."""
     asked = [resolve.parse(binding).text for binding in case.bindings or request.bindings]
-    keys = [key for text in asked for key in found.keys[text]]
+    keys = {key for text in asked for key in found.keys[text]}
     cells = [cell for cell in found.cells if resolve.key(cell) in keys]
     if case.bindings:  # a baseline that is only compared with is no part of the case
         return cells
-    needed = {cell.baseline for cell in cells}
-    return [cell for cell in found.cells if cell in cells or cell.id in needed]
+    wanted = {cell.id for cell in cells} | {cell.baseline for cell in cells}
+    return [cell for cell in found.cells if cell.id in wanted]
 
 
 # --- tool and sizes ---------------------------------------------------------------------------
@@ -547,7 +549,7 @@ class _Preparation:
         """
         result = {cell.id: [cell] for cell in cells}
         for sweep in self.request.sweep:
-            keys = [key for asked in sweep.bindings for key in self._keys(asked)]
+            keys = {key for asked in sweep.bindings for key in self._keys(asked)}
             before, made = len(self.faults), 0
             # Baselines first: their copies are what the others are compared with.
             meant = [cell for cell in cells if resolve.key(cell) in keys]
@@ -620,14 +622,14 @@ class _Preparation:
 # --- notes and warnings -----------------------------------------------------------------------
 
 
-def _with_differences(cell: Cell, cells: Sequence[Cell]) -> Cell:
+def _with_differences(cell: Cell, cells: Mapping[str, Cell]) -> Cell:
     """Return a cell with notes on what differs from what it is compared with, beyond one thing."""
     if cell.role == BASELINE:
         return cell
     notes: List[Reason] = []
-    base = next((one for one in cells if one.id == cell.baseline), None)
+    base = cells.get(cell.baseline or "")
     if base is None:
-        if any(one.role == BASELINE for one in cells):
+        if any(one.role == BASELINE for one in cells.values()):
             notes.append(reason("compared-with-nothing"))
     else:
         if cell.cpus != base.cpus and cell.memory != base.memory:

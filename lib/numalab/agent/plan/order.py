@@ -10,10 +10,12 @@ from __future__ import annotations
 import random
 from typing import Container, Iterator, List, Optional, Sequence, Tuple
 
-from ..contract import Cell, Plan, Trial
+from ..contract import Cell, Host, Plan, Trial
 from ..errors import Fault
 from ..words import units
 
+MOST_NODES = 1 << 10  # of a Linux kernel: NODES_SHIFT is at most 10
+MOST_CPUS = 1 << 14  # above any NR_CPUS
 MOST_TRIALS = 16_000  # of one run: its files are read whole
 
 
@@ -52,6 +54,16 @@ def check_size(cells: int, blocks: int = 1) -> None:
             "trials, the most of one run",
             f"ask for at most {units.count(most, 'block')}" if most else "ask for fewer bindings",
         )
+
+
+def check_host(host: Host) -> None:
+    """Raise Fault for a host of more nodes or CPUs than there are: its record may be anybody's."""
+    for number, most, what in (
+        (len(host.nodes), MOST_NODES, "nodes"),
+        (len(host.cpus), MOST_CPUS, "CPUs"),
+    ):
+        if number > most:
+            raise Fault(f"a host of {number:,} {what}: Linux knows at most {most:,}")
 
 
 def _not_again(cells: Sequence[Cell], last: Optional[Cell]) -> Sequence[Cell]:

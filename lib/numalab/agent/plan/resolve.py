@@ -30,7 +30,7 @@ def parse(asked: Any) -> Binding:
 
 
 Key = Tuple[Any, ...]
-MOST_CELLS = 1 << 16  # of one binding: every pair of 256 nodes
+MOST_CELLS = 1 << 16  # of all bindings: every pair of 256 nodes
 
 
 def key(cell: Cell) -> Key:
@@ -43,7 +43,7 @@ class Resolved:
     """What bindings became: the cells in the order of the bindings, the skips, the warnings.
 
     ``keys`` holds the cells of every binding by its spelling, ``reasons`` the first reason for
-    which something of it was skipped.
+    which something of it was skipped; ``looked_at`` counts cells and skips of all bindings.
     """
 
     cells: List[Cell] = field(default_factory=list)
@@ -51,6 +51,7 @@ class Resolved:
     warnings: List[Reason] = field(default_factory=list)
     keys: Dict[str, List[Key]] = field(default_factory=dict)
     reasons: Dict[str, Reason] = field(default_factory=dict)
+    looked_at: int = 0
 
 
 def resolve(
@@ -164,8 +165,9 @@ def _found(
             cells.append(one)
         else:
             skipped.append(one)
-        if len(cells) > MOST_CELLS:
+        if made.looked_at + len(cells) + len(skipped) > MOST_CELLS:
             raise Fault(f"{binding.text} is more than {MOST_CELLS:,} cells here", "name its nodes")
+    made.looked_at += len(cells) + len(skipped)
     made.keys[binding.text] = [key(cell) for cell in cells]
     for one in skipped[:1]:
         made.reasons[binding.text] = one.reason
