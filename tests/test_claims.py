@@ -175,7 +175,11 @@ def test_a_difference_must_lie_beyond_the_control():
     found = verdict(asked, measurements(cells, noise=0.003), None, plan(cells))
     assert found.verdict == INCONCLUSIVE and "A/A control" in found.because
     assert "the run drifted" in found.because
+    alone = {"metric": "triad", "cell": "local", "at_least": 10}
+    found = verdict(alone, measurements(cells, noise=0.003), None, plan(cells))
+    assert found.verdict == INCONCLUSIVE and "local: the run drifted" in found.because
     cells = two_nodes(unbound=78.0)
+    assert verdict(alone, measurements(cells, noise=0.003), None, plan(cells)).verdict == SUPPORTED
     assert verdict(asked, measurements(cells, noise=0.003), None, plan(cells)).verdict == SUPPORTED
     bare = measurements(cells, noise=0.003).filter(pl.col("role") != "control")
     found = verdict(asked, bare, None, plan(cells))

@@ -54,7 +54,16 @@ import polars as pl
 from scipy import special
 
 from ..agent.contract import CONTROL, Cell, Plan, Reason, dumps, reason
-from .evidence import BLOCKS_NEEDED, CONFIDENCE, Grid, deciding_rows, grid, real, summarise
+from .evidence import (
+    BLOCKS_NEEDED,
+    CONFIDENCE,
+    Grid,
+    deciding_rows,
+    grid,
+    median_interval,
+    real,
+    summarise,
+)
 
 if TYPE_CHECKING:
     from ..runs import Run
@@ -573,6 +582,25 @@ def across(
         least = max(half, *(found.aa_shown for found in judges))
         said = DIFFERENT if abs(log) > least else ALIKE
     return Effect(float(np.exp(log)), *_ends(log, half), _ends(log, alone), n, said)
+
+
+def medians_within(
+    series: Sequence[Sequence[float]], bounds: tuple[float, float]
+) -> list[bool | None]:
+    """Return whether the median of each of several series lies within bounds; None: not known.
+
+    It lies within where its 95 % interval does (by order statistics), and beyond where one that is
+    corrected for the number of series does: each series may refute what is said of all.
+    """
+    least, greatest = bounds
+    said: list[bool | None] = []
+    for values in series:
+        low, high, _ = median_interval(values) or (-np.inf, np.inf, 0.0)
+        within = True if least <= low and high <= greatest else None
+        strict = median_interval(values, 1 - (1 - CONFIDENCE) / len(series))
+        beyond = strict is not None and (strict[1] < least or strict[0] > greatest)
+        said.append(False if beyond else within)
+    return said
 
 
 def ratios(

@@ -10,8 +10,10 @@ import numpy as np
 import polars as pl
 from pydantic import model_validator
 
+from ...agent.contract import reason
 from ...agent.words import units
-from ..evidence import BLOCKS_NEEDED, CONFIDENCE, median_interval
+from .. import judge
+from ..evidence import BLOCKS_NEEDED, median_interval
 from .base import (
     INCONCLUSIVE,
     REFUTED,
@@ -38,7 +40,8 @@ class OwnValue(Form):
     ``point`` names the point; without it all count. ``per`` divides by another metric of the same
     trial. Exactly one of ``at_most``, ``at_least`` and ``between`` is given, in the unit of the
     metric (of the quotient). Supported when every interval of the median (by order statistics)
-    lies within what is asked, refuted when one lies outside, corrected for their number.
+    lies within what is asked, refuted when one lies outside, corrected for their number. A run that
+    drifted in the metric decides nothing here either.
     """
 
     keys: ClassVar = ("at_most", "at_least", "between", "point")
@@ -88,22 +91,20 @@ class OwnValue(Form):
                 series.append((name, values))
         if not series:
             raise Untestable("metric-not-measured", metric=title)
+        for point in points_of(rows, asked):
+            if judge.of(run.measurements, run.plan, self.metric, point, self.per).drifted:
+                return Judged(INCONCLUSIVE, f"{self.cell}: {reason(judge.DRIFTED)}", names)
         verdict, telling = self._verdict(series)
         unit = "" if self.per else rows["unit"][0]
         return Judged(verdict, self._sentence(telling, len(series), unit, verdict), names)
 
     def _verdict(self, series: list[_Series]) -> tuple[str, _Series]:
-        strict = 1 - (1 - CONFIDENCE) / len(series)
-        least, greatest = self.bounds
-        verdict, telling = SUPPORTED, min(series, key=self._room)
-        for name, values in series:
-            sure = median_interval(values, strict)
-            if sure and (sure[1] < least or sure[0] > greatest):
-                return REFUTED, (name, values)
-            low, high, _ = median_interval(values) or (-math.inf, math.inf, 0.0)
-            if low < least or high > greatest:
-                verdict, telling = INCONCLUSIVE, (name, values)
-        return verdict, telling
+        said = judge.medians_within([values for _, values in series], self.bounds)
+        if False in said:
+            return REFUTED, series[said.index(False)]
+        if None in said:
+            return INCONCLUSIVE, [one for one, holds in zip(series, said) if holds is None][-1]
+        return SUPPORTED, min(series, key=self._room)
 
     def _room(self, one: _Series) -> float:
         """How far a median is within the bounds; negative beyond them."""
