@@ -288,8 +288,8 @@ def test_a_quarto_that_fails_is_named_and_nbconvert_goes_on(article):
 
 
 def test_a_quarto_that_hangs_is_ended_with_its_children(article, tmp_path, monkeypatch):
-    monkeypatch.setattr(render, "QUARTO_LIMIT_S", 0.5)
-    with pytest.raises(Fault, match="did not finish within"):
+    monkeypatch.setattr(render, "QUARTO_IDLE_S", 0.5)
+    with pytest.raises(Fault, match="did nothing for 0.5 s"):
         article(HANGS, "quarto")
     child = int((tmp_path / "out" / "child").read_text())
     assert ended(child)

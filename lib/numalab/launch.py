@@ -208,15 +208,23 @@ def _events(agent: subprocess.Popen[str], torn: bool) -> Iterator[Event]:
         yield event
 
 
+_GIT_S = 600
+
+
 def source_commit() -> str:
-    """Return this checkout's commit, with "-dirty" where files differ; "" outside a checkout."""
+    """Return this checkout's commit, with "-dirty" where files differ; "" outside a checkout.
+
+    Fault where git does not answer: a run must not be without its commit for that.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=_GIT_S
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return ""
+    except subprocess.TimeoutExpired:
+        raise Fault(f"{' '.join(command)} did not end within {_GIT_S} s", "try again") from None
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

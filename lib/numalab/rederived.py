@@ -295,16 +295,24 @@ def _files(run: runs.Run) -> Iterator[experiments.Experiment]:
         yield experiments.load(name)
 
 
+_GIT_S = 600
+
+
 @cache
 def _committed(commit: str, path: str) -> str | None:
-    """Return a file, or a folder's list, as a commit of this checkout has it; None if unknown."""
+    """Return a file, or a folder's list, as a commit of this checkout has it; None if unknown.
+
+    Fault where git does not answer: a run must not be judged by other files for that.
+    """
     if re.fullmatch("[0-9a-f]{40}", commit) is None:
         return None
     command = ["git", "show", f"{commit}:{path}"]
     try:
-        done = subprocess.run(command, cwd=home.root(), capture_output=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, cwd=home.root(), capture_output=True, timeout=_GIT_S)
+    except OSError:
         return None
+    except subprocess.TimeoutExpired:
+        raise Fault(f"{' '.join(command)} did not end within {_GIT_S} s", "try again") from None
     return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else None
 
 

@@ -18,9 +18,10 @@ from typing import Any
 import nbformat
 import yaml
 
+from numalab.agent import idle
 from numalab.agent.errors import Fault
 
-QUARTO_LIMIT_S = 600
+QUARTO_IDLE_S = 120  # without any CPU time: it may be as slow as the machine is
 OUTPUT = "_manuscript"
 _NAMES = {"fig": "Figure", "tbl": "Table"}
 _REFERENCE = re.compile(r"(?<![\w/`])@((?:fig|tbl|sec)-[\w-]+)")
@@ -94,17 +95,26 @@ def _bounded(command: Sequence[str]) -> tuple[int, str]:
         start_new_session=True,
     ) as child:
         try:
-            _, errors = child.communicate(timeout=QUARTO_LIMIT_S)
-        except BaseException as error:
+            errors = _until_idle(child)
+        except BaseException:
             # quarto is a script around other programs: all of them must go, on Ctrl-C too.
             os.killpg(child.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise Fault(
-                    f"Quarto did not finish within {QUARTO_LIMIT_S} s",
-                    "numalab report --engine nbconvert",
-                ) from None
             raise
     return child.returncode, errors
+
+
+def _until_idle(child: subprocess.Popen[str]) -> str:
+    """Return what a child says on standard error until it ends; Fault when it does nothing."""
+    watch = idle.Idle(child.pid)
+    while True:
+        try:
+            return child.communicate(timeout=min(1.0, QUARTO_IDLE_S))[1]
+        except subprocess.TimeoutExpired:
+            if watch.for_s() >= QUARTO_IDLE_S:
+                raise Fault(
+                    f"Quarto did nothing for {QUARTO_IDLE_S} s",
+                    "numalab report --engine nbconvert",
+                ) from None
 
 
 def by_nbconvert(folder: Path) -> Path:

@@ -45,6 +45,12 @@ def _not_ready(said: Fields) -> str:
     return _about_server(f"did not answer within {said['limit_s']:g} s of its start{last}")(said)
 
 
+def _hangs(said: Fields) -> str:
+    last = f" ({said['error']})" if said.get("error") else ""
+    nothing = f"did not answer, and did nothing for {said['limit_s']:g} s"
+    return _about_server(f"{nothing}{last}")(said)
+
+
 def _client_did_not_end(said: Fields) -> str:
     server = "" if said["server_answers"] else "; the server did not answer either"
     return (
@@ -100,6 +106,7 @@ SENTENCES: Dict[str, Template] = {
     "program-does-not-start": "{program} cannot be started: {error}",
     "server-refused-to-start": _about_server("refused to start ({ended})"),
     "server-did-not-answer": _not_ready,
+    "server-hangs": _hangs,
     "server-died": _about_server("died {when} ({ended})"),
     "server-did-not-shut-down": _about_server(
         "did not shut down within {limit_s:g} s and was killed"
