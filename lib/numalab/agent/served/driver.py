@@ -42,9 +42,6 @@ from . import dataset
 from .instance import STOP_LIMIT_S
 
 _FEWEST_CORES = 4  # that a node has, for one of them to be the client's
-# Of the cores: what sysbench needs to ask MariaDB's point selects as fast as it answers is 0.35 of
-# the CPU time of both, MySQL's 0.26; measured.
-_CLIENT_SHARE = 0.4
 SATURATED = 0.9  # of the client's own CPUs: then it is the client that is measured
 KEPT_RATE = 0.95  # of what was asked for: less is another load
 _EVENTS = ("server", "ready", "result", "end", "fault", "warmup", "warm", "balancer")
@@ -57,8 +54,9 @@ class ServedDriver(Driver):
     """A driver that starts private servers and their clients by a process of its own.
 
     A subclass says ``module`` (what ``python -m`` starts for a trial), ``client`` (the client's
-    name), ``series`` (fields of the client's ``report`` records: metric and unit), and the methods
-    that raise NotImplementedError.
+    name), ``client_share`` where its client needs another part of the CPUs, ``series`` (fields of
+    the client's ``report`` records: metric and unit), and the methods that raise
+    NotImplementedError.
     """
 
     protocol = HANDSHAKE
@@ -67,6 +65,7 @@ class ServedDriver(Driver):
     quit_s = STOP_LIMIT_S + 15
     module = ""
     client = ""
+    client_share = 0.4  # of every node's cores, that are the client's
     series: Mapping[str, Tuple[str, str]] = {}
 
     def parse_client(self, text: str, run: Record) -> List[Record]:
@@ -92,9 +91,9 @@ class ServedDriver(Driver):
     ) -> Optional[ClientCpus]:
         """Return the client's CPUs.
 
-        They are whole cores, the last two fifths of every node's, where every node has four cores
-        at least; CPUs that a binding names are left to the server. So all cells lose alike, and no
-        cell's client is nearer to its server than another's.
+        They are whole cores, the last ``client_share`` of every node's, where every node has four
+        cores at least; CPUs that a binding names are left to the server. So all cells lose alike,
+        and no cell's client is nearer to its server than another's.
         """
         wanted = str(options.get("client_cpus", "auto"))
         if options.get("client_host"):
@@ -115,7 +114,7 @@ class ServedDriver(Driver):
             if len(cores) < _FEWEST_CORES:
                 return ClientCpus(None, reason("few-cores-on-node", node=node, cores=len(cores)))
             free = [core for core in cores if not named & set(core)]
-            for core in free[-max(1, int(len(cores) * _CLIENT_SHARE)) :]:
+            for core in free[-max(1, int(len(cores) * self.client_share)) :]:
                 taken += core
         if not taken:
             return ClientCpus(None, reason("bindings-name-every-cpu"))

@@ -11,13 +11,9 @@ from typing import Any, Mapping, Tuple
 from ...contract import Host, Timing, reason
 from ...drivers import options as check
 from ...errors import Fault
-from ...plan.kinds import any_cpus
+from ..caches import FOUR_CACHES, TIMES_CACHES, four_caches
 from .data import ROW_BYTES, table_bytes
 
-FOUR_CACHES = "4x-llc"
-_TIMES_CACHES = 4  # what STREAM's run rules ask of an array: then little of it is in a cache
-_LEAST_DATA, _UNKNOWN_CACHES = 256 << 20, 256 << 20
-_OF_A_NODE = 4  # the data are at most one part in so many of the smallest node's memory
 _CHUNK = 128 << 20  # innodb_buffer_pool_chunk_size
 _POOL_PARTS_FROM = 1 << 30  # a smaller pool is never divided
 _MOST_POOL_PARTS = 64
@@ -45,19 +41,6 @@ def rows(given: Mapping[str, Any], host: Host) -> int:
     return max(1, thousands) * 1000
 
 
-def four_caches(host: Host) -> int:
-    """Return four times the last-level caches of a host in bytes, but 256 MiB at least, and never
-
-    more than a quarter of its smallest node.
-    """
-    caches = check.caches(host, any_cpus(host))
-    sizes = (host.node[n].memory_bytes for n in host.memory_nodes if n in host.cpus_of)
-    wanted = _TIMES_CACHES * (caches.last or _UNKNOWN_CACHES)
-    if caches.hidden:
-        wanted = max(wanted, _TIMES_CACHES * _UNKNOWN_CACHES)
-    return min([max(wanted, _LEAST_DATA), *(size // _OF_A_NODE for size in sizes if size)])
-
-
 def below_caches(options: Mapping[str, Any], host: Host, cpus: str) -> Mapping[str, int]:
     """Return tables and caches (bytes) where the tables are not four times the caches of these
 
@@ -65,7 +48,7 @@ def below_caches(options: Mapping[str, Any], host: Host, cpus: str) -> Mapping[s
     """
     tables = options["instances"] * options["tables"] * options["rows"] * ROW_BYTES
     caches = check.caches(host, cpus).last
-    small = caches is not None and tables < _TIMES_CACHES * caches
+    small = caches is not None and tables < TIMES_CACHES * caches
     return {"tables": tables, "caches": caches or 0} if small else {}
 
 

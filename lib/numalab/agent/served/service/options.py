@@ -8,8 +8,8 @@ from typing import Any, Dict, Mapping
 from ...contract import Host, reason
 from ...drivers import options as check
 from ...errors import Fault, NotHere
+from ..caches import FOUR_CACHES, four_caches
 from ..driver import share
-from ..mysql.sizes import FOUR_CACHES, four_caches
 from .description import Option, Service
 
 _WORDS = {"cpus": 1.0, "half-cpus": 0.5, "2x-cpus": 2.0, "4x-cpus": 4.0}
