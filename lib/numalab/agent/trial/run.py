@@ -122,7 +122,7 @@ class _Run:
         self._emit = emit
         self._enough = enough
         self.signal: Optional[int] = None
-        self.unheard = False  # nobody reads the events any more
+        self.reader_gone = False  # nobody reads the events any more
         self.began = time.monotonic()
         self.guard: Optional[guard.Guard] = None
         self.changed: List[Change] = []
@@ -133,13 +133,13 @@ class _Run:
         try:
             self._emit(event)
         except BrokenPipeError:
-            self.unheard = True  # whoever started us is gone: stop in order
+            self.reader_gone = True  # whoever started us is gone: stop in order
 
     def warn(self, why: Reason) -> None:
         self.emit(events.warning(why))
 
     def stopped(self) -> bool:
-        return self.signal is not None or self.unheard
+        return self.signal is not None or self.reader_gone
 
     def run(self, allow_host_changes: bool, busy: bool) -> Event:
         self._check_permission(allow_host_changes)

@@ -41,7 +41,7 @@ def of(found: ToolRecord, cell: Cell) -> Advice:
         "the command line" if own else None,
         (program,),
         tuple(remarks),
-        first=_FIRST_PORT if service.is_told("port") else 1,
+        first=_FIRST_PORT if service.has_placeholder("port") else 1,
         address=where if service.load.kind == description.HTTP else "",
         environment=tuple(
             f"{key}={description.filled(text, {**values, **texts})}"

@@ -201,10 +201,10 @@ class Service:
     @property
     def on_socket(self) -> bool:
         """Whether it listens on a unix socket, else on a port."""
-        return self.is_told("socket")
+        return self.has_placeholder("socket")
 
-    def is_told(self, word: str) -> bool:
-        """Tell whether what starts it, its files or its environment have this word."""
+    def has_placeholder(self, word: str) -> bool:
+        """Tell whether what starts it, its files or its environment have {word} in them."""
         texts = (self.start, *self.files.values(), *self.environment.values())
         return any(f"{{{word}}}" in text for text in texts)
 
@@ -365,7 +365,7 @@ def _check_address(service: Service) -> None:
             raise WrongService(key, f"{page!r} does not begin with /")
     ready, counters = service.ready, service.counters
     connects = not (ready.command or ready.says) or counters.http or counters.send
-    if (connects or service.load.kind == HTTP) and not any(map(service.is_told, _LISTENS)):
+    if (connects or service.load.kind == HTTP) and not any(map(service.has_placeholder, _LISTENS)):
         hint = "each instance must listen where it is told to: start it on one of them"
         raise WrongService(("start",), "it has neither {port} nor {socket}", hint)
 

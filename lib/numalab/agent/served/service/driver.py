@@ -119,7 +119,7 @@ class ServiceDriver(ServedDriver):
             **self.client_options(asked, host),
             **options.resolved(service, given, host, instances),
         }
-        resolved.update(_seats(service, resolved))
+        resolved.update(_cpus_of_client_and_balancer(service, resolved))
         resolved["data"] = data.described(service, resolved)
         resolved["writes"] = data.changed(service, resolved)
         if options.interleaves(service, resolved):
@@ -390,7 +390,7 @@ def _balancing(service: Service, given: Mapping[str, Any]) -> Dict[str, str]:
     return {"balancer": str(published(found.path)), "balancer_version": str(found.version)}
 
 
-def _seats(service: Service, resolved: Mapping[str, Any]) -> Dict[str, str]:
+def _cpus_of_client_and_balancer(service: Service, resolved: Mapping[str, Any]) -> Dict[str, str]:
     """Return where balancer and client run: the balancer on the last of the client's CPUs.
 
     The client leaves that one alone in every cell of a service with a balancer, also in those
