@@ -97,3 +97,15 @@ def test_a_child_dies_with_its_parent():
             return
         time.sleep(0.02)
     pytest.fail("the child lives on")
+
+
+def test_mounts_and_own_groups_are_read_once_for_all(tmp_path):
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    assert kernel.mounts(str(tmp_path)) == [] and kernel.own_groups(str(tmp_path)) == {}
+    (tmp_path / "proc" / "mounts").write_text(
+        "/dev/sda1 /my\\040disk ext4 rw,noatime 0 0\nnone /sys/fs/cgroup cgroup2 rw 0 0\n"
+    )
+    (tmp_path / "proc" / "self" / "cgroup").write_text("4:cpu,cpuacct:/a:b\n0::/user\n")
+    disk, groups = kernel.mounts(str(tmp_path))
+    assert disk == ("/my disk", "ext4", ("rw", "noatime")) and groups.kind == "cgroup2"
+    assert kernel.own_groups(str(tmp_path)) == {"cpu": "/a:b", "cpuacct": "/a:b", "": "/user"}

@@ -25,6 +25,7 @@ from typing import (
     Optional,
     Sequence,
     Set,
+    Tuple,
     Union,
 )
 
@@ -211,6 +212,36 @@ def boot_id(root: str = "/") -> Optional[str]:
 def oom_kills() -> Optional[int]:
     """Return how many processes the kernel killed for memory since boot (Linux 4.13)."""
     return vmstat().get("oom_kill")
+
+
+class Mount(NamedTuple):
+    """A line of ``/proc/mounts`` (fstab(5)): a file system, where it is, and its kind."""
+
+    place: str
+    kind: str
+    options: Tuple[str, ...]
+
+
+def mounts(root: str = "/", file: str = "proc/mounts") -> List[Mount]:
+    """Return what is mounted, in the order of mounting; nothing where that cannot be read."""
+    found = []
+    for line in (read_text(os.path.join(root, file)) or "").splitlines():
+        _, place, kind, options = (line.split(" ") + [""] * 4)[:4]
+        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place)
+        found.append(Mount(place, kind, tuple(options.split(","))))
+    return found
+
+
+def own_groups(root: str = "/") -> Dict[str, str]:
+    """Return this process's path in every hierarchy of control groups (cgroups(7)).
+
+    They are by controller; version 2 is "".
+    """
+    own: Dict[str, str] = {}
+    for line in (read_text(os.path.join(root, "proc/self/cgroup")) or "").splitlines():
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        own.update(dict.fromkeys(controllers.split(","), path))
+    return own
 
 
 # --- processes --------------------------------------------------------------------------------

@@ -292,8 +292,8 @@ def _directory(path: Any, root: str) -> str:
     if not os.path.isdir(path) or not os.access(path, os.W_OK):
         raise Fault(f"directory {path} is not a folder that can be written to", "name another")
     real = os.path.realpath(path)
-    mounts = [line.split() for line in (kernel.read_text("/proc/self/mounts") or "").splitlines()]
-    above = [(len(place), number, kind) for number, (_, place, kind, *_) in enumerate(mounts)
+    mounts = enumerate(kernel.mounts())
+    above = [(len(place), number, kind) for number, (place, kind, _) in mounts
              if real == place or real.startswith(place.rstrip("/") + "/")]  # fmt: skip
     kind = max(above)[2] if above else ""
     if kind in _NO_PAGE_CACHE:

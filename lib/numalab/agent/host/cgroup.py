@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 from .. import kernel
 
-_NO_MOUNTS = "none /sys/fs/cgroup cgroup2 rw 0 0"  # where a copied tree does not say
+_USUAL = kernel.Mount("/sys/fs/cgroup", "cgroup2", ())  # where a copied tree does not say
 _NO_LIMIT = 1 << 60  # version 1 writes the largest multiple of a page
 
 
@@ -70,18 +70,13 @@ def mounts(root: str) -> Iterator[Tuple[str, str, str]]:
 
     Version 2 has the controllers "".
     """
-    own: Dict[str, str] = {}
-    for line in (kernel.read_text(os.path.join(root, "proc/self/cgroup")) or "").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        own.update(dict.fromkeys(controllers.split(","), path))
-    listed = kernel.read_text(os.path.join(root, "proc/mounts")) or _NO_MOUNTS
-    for line in listed.splitlines():
-        _, mount, kind, options = (line.split() + [""] * 4)[:4]
-        folder = os.path.join(root, mount.lstrip("/"))
-        if kind == "cgroup2" and "" in own:
+    own = kernel.own_groups(root)
+    for mount in kernel.mounts(root) or [_USUAL]:
+        folder = os.path.join(root, mount.place.lstrip("/"))
+        if mount.kind == "cgroup2" and "" in own:
             yield "", folder, own[""]
-        elif kind == "cgroup":
-            for controller in options.split(","):
+        elif mount.kind == "cgroup":
+            for controller in mount.options:
                 if controller in own:
                     yield controller, folder, own[controller]
 

@@ -16,7 +16,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 from .. import kernel
 from ..contract import Host, Reason, Setting, State, reason
 from ..kernel import CPUS
-from . import processor, virtualisation
+from . import cgroup, processor, virtualisation
 from .dmi import dram_peak
 
 _CLOCK = "sys/devices/system/clocksource/clocksource0"
@@ -279,10 +279,10 @@ def _system(root: str) -> Dict[str, Setting]:
     """The distribution, and the CPU quota of this process."""
     places = ("etc/os-release", "usr/lib/os-release")
     found = [_matched(root, p, r'^PRETTY_NAME="?([^"\n]*)', "PRETTY_NAME") for p in places]
-    cgroup = _matched(root, "proc/self/cgroup", r"^0::(\S*)", "version 2 group").value
     quota = Setting(None, reason("no-cgroup2"))
-    if cgroup is not None:
-        quota = _file(root, f"sys/fs/cgroup{cgroup.rstrip('/')}/cpu.max")
+    its = [at + path for controllers, at, path in cgroup.mounts(root or "/") if not controllers]
+    if its:
+        quota = _file(root, f"{os.path.relpath(its[0], root or '/')}/cpu.max")
     release = next((one for one in found if one.value is not None), found[0])
     return {"os.release": release, "cgroup.cpu_max": quota}
 

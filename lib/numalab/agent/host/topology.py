@@ -524,21 +524,15 @@ def _allowed(root: str, online: Set[int], nodes: Set[int]) -> Allowed:
 
 def _cgroup_limits(root: str) -> Tuple[Optional[FrozenSet[int]], Optional[FrozenSet[int]]]:
     """The cpuset of a copied machine whose /proc/self/status was not copied (man 7 cgroups)."""
-    cpuset = cgroup2 = kernel.read_text(f"{root}/proc/self/cpuset") or "/"
-    for line in (kernel.read_text(f"{root}/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if not controllers:
-            cgroup2 = path
-        elif "cpuset" in controllers:
-            cpuset = path
-    for line in (kernel.read_text(f"{root}/proc/mounts") or "").splitlines():
-        _, mount, kind, options = (line.split() + [""] * 4)[:4]
+    path, own = kernel.read_text(f"{root}/proc/self/cpuset") or "/", kernel.own_groups(root)
+    cpuset, cgroup2 = own.get("cpuset", path), own.get("", path)
+    for place, kind, options in kernel.mounts(root):
         if kind == "cgroup2":
-            before, after = f"{root}{mount}{cgroup2}/cpuset.", ".effective"
-        elif kind == "cgroup" and "cpuset" in options.split(","):
-            before, after = f"{root}{mount}{cpuset}/cpuset.", ""
+            before, after = f"{root}{place}{cgroup2}/cpuset.", ".effective"
+        elif kind == "cgroup" and "cpuset" in options:
+            before, after = f"{root}{place}{cpuset}/cpuset.", ""
         elif kind == "cpuset":
-            before, after = f"{root}{mount}{cpuset}/", ""
+            before, after = f"{root}{place}{cpuset}/", ""
         else:
             continue
         cpus = kernel.cpu_list(kernel.read_text(f"{before}cpus{after}"))
