@@ -611,7 +611,8 @@ def _memory_seen(cells: Sequence[Cell], proofs: Mapping[str, Sequence[Proof]]) -
 def proven(run: Run) -> pl.DataFrame:
     """Return where each cell's memory was found, a row per trial and node; as measurement rows.
 
-    The metric ``placed`` in shares of 1, of the last look at each trial; points "node N".
+    The metric ``placed`` in shares of 1, of the last look at each trial; points "node N", whose
+    number is ``x``.
     """
     rows = []
     for trial in run.trials:
@@ -623,7 +624,7 @@ def proven(run: Run) -> pl.DataFrame:
                         "metric": "placed", "unit": "share", "cell": cell, "block": trial.block,
                         "label": run.cells[cell].label, "role": run.cells[cell].role,
                         "cpu_nodes": run.cells[cell].cpu_nodes, "point": f"node {node}",
-                        "value": share, "grade": trial.grade, "reason": None,
+                        "x": float(node), "value": share, "grade": trial.grade, "reason": None,
                     }
                 )  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)

@@ -99,7 +99,7 @@ def _in_order(rows: pl.DataFrame, order: Sequence[str]) -> dict[str, str]:
 
 def _shares(rows: pl.DataFrame) -> pl.DataFrame:
     """Each block's share of every node; ``own`` says whether it is that of the CPUs."""
-    node = pl.col("point").str.strip_prefix("node ").cast(pl.Int64)
+    node = pl.col("x").cast(pl.Int64)
     return (
         rows.filter(_USED)
         .with_columns(
