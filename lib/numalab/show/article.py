@@ -453,7 +453,7 @@ class Article:
         """
         rows = published().filter((pl.col("experiment") == "numastat") & (pl.col("host") == host))
         hit, missed = (
-            rows.filter(pl.col("metric") == name)["value"].sum()
+            sum(rows.filter(pl.col("metric") == name)["value"].to_list())
             for name in ("numa_hit", "numa_miss")
         )
         if not hit:
