@@ -40,7 +40,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 
 from numalab import home, runs, store  # noqa: E402
-from numalab.agent import drivers  # noqa: E402
+from numalab.agent import cpulist, drivers  # noqa: E402
 from numalab.agent.contract import CONTROL, VERIFIED, Cell, TrialRecord  # noqa: E402
 from numalab.agent.errors import Fault  # noqa: E402
 from numalab.analysis import claims, judge  # noqa: E402
@@ -75,7 +75,7 @@ PARTS = {
 class Cost(NamedTuple):
     """What a query took in one trial, of all CPUs together; times in ns."""
 
-    time: float  # that a client waited, as the client says
+    time: float  # of a client's, or of a CPU where clients wait for CPUs; as the client says
     instructions: float
     stall: float  # CPUs waited for memory
     remote: float  # share of the lines that came from another node
@@ -97,9 +97,10 @@ def cost(run: runs.Run, trial: TrialRecord) -> Cost:
     ]
     (client,) = [one for one in records if one["kind"] == "run"]
     # What the client does after its measured time, until it has ended, waits rather than works.
-    counted, queries = client["model"], per_second * run.cells[trial.cell].options["time_s"]
+    cell = run.cells[trial.cell]
+    counted, queries = client["model"], per_second * cell.options["time_s"]
     return Cost(
-        time=client["clients"] * 1e9 / per_second,
+        time=min(client["clients"], len(cpulist.parse(cell.cpus or ""))) * 1e9 / per_second,
         instructions=counted["instructions"] / queries,
         stall=counted["stall_ps"] / 1000 / queries,
         remote=counted["far_bytes"] / (counted["near_bytes"] + counted["far_bytes"]),

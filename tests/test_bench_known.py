@@ -51,11 +51,15 @@ def test_a_query_costs_what_was_counted_while_the_client_measured(monkeypatch):
     run = SimpleNamespace(
         folder=None,
         plan=SimpleNamespace(tool=SimpleNamespace(name="mysql")),
-        cells={"local:0": SimpleNamespace(options={"time_s": 4})},
+        cells={
+            "local:0": SimpleNamespace(options={"time_s": 4}, cpus="0-3"),
+            "cores:1": SimpleNamespace(options={"time_s": 4}, cpus="2"),
+        },
     )
-    trial = SimpleNamespace(raw={"stdout": ""}, cell="local:0")
-    # 400 queries in 4 s of two clients.
-    assert known.cost(run, trial) == known.Cost(2e7, 10_000.0, 15_000.0, 0.25)
+    # 400 queries in 4 s of two clients, who wait for a CPU where there is but one.
+    for cell, time in (("local:0", 2e7), ("cores:1", 1e7)):
+        trial = SimpleNamespace(raw={"stdout": ""}, cell=cell)
+        assert known.cost(run, trial) == known.Cost(time, 10_000.0, 15_000.0, 0.25)
 
 
 def test_what_the_model_counts_is_what_the_client_must_find():
