@@ -17,7 +17,7 @@ From the run, each cell is set against its baseline:
   is greater must be found; where nothing was planted nothing must be.
 
 Serial emulation is slow. On a machine of two cores, both busy, a trial takes 35 to 45 s: "planted"
-(42 trials) 40 minutes, "server" 20, "shown" and "hidden" 10 each. "cores" was never timed. A guest
+(42 trials) 40 minutes, "server" 20, "shown" and "hidden" 10 each, "cores" (42) two hours. A guest
 is the machine's, not the folder's: two parts on one host cannot be measured at the same time.
 """
 
