@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
+
+import waiting
 
 # No line of a command, a console or a journal for so long is no progress; the longest silence on a
 # quiet machine is the probe's build in a guest, about a minute.
@@ -16,10 +16,6 @@ SILENT_S = 900
 
 # In the environment of what a session of the tests starts; guests of others stay alone.
 MARK = f"NUMALAB_TESTS={os.getpid()}"
-
-
-class Stuck(AssertionError):
-    """A command made no progress; its text says what it had said until then."""
 
 
 def qemus(mark=MARK):
@@ -47,8 +43,8 @@ def kill_qemus(mark=MARK):
 def run(words, folders, **options):
     """Run a command to its end; return its status and what it said.
 
-    Raises Stuck, with the command ended, when neither it nor any file below ``folders`` (consoles
-    of guests, journals and status files of runs) has grown for SILENT_S.
+    Raises waiting.Stuck, with the command ended, when neither it nor any file below ``folders``
+    (consoles of guests, journals and status files of runs) has grown for SILENT_S.
     """
     child = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -59,22 +55,8 @@ def run(words, folders, **options):
 
 def follow(child, folders):
     """As ``run``, of a command that runs already (with its output in a pipe)."""
-    said = []
-    reader = threading.Thread(target=lambda: said.extend(child.stdout), daemon=True)
-    reader.start()
-    seen, since = None, time.monotonic()
-    try:
-        while child.poll() is None:
-            now = (len(said), _sizes(folders))
-            if now != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > SILENT_S:
-                raise Stuck(f"no progress for {SILENT_S} s:\n{''.join(said)}")
-            time.sleep(0.5)
-    finally:
-        end(child)
-    reader.join(10)
-    return child.returncode, "".join(said)
+    said, _ = waiting.follow(child, folders, SILENT_S, end)
+    return child.returncode, said
 
 
 def end(child):
@@ -90,25 +72,11 @@ def end(child):
 
 def wait_for(what, child=None):
     """Return what ``what()`` returns as soon as that is true, while ``child`` (if any) runs."""
-    since = time.monotonic()
-    while not (found := what()):
-        if child is not None and child.poll() is not None:
-            raise Stuck(f"it ended with status {child.returncode}:\n{child.stdout.read()}")
-        if time.monotonic() - since > SILENT_S:
-            raise Stuck(f"{what} did not happen in {SILENT_S} s")
-        time.sleep(0.2)
-    return found
 
+    def said():
+        return child.stdout.read() if child is not None and child.poll() is not None else ""
 
-def _sizes(folders):
-    total = 0
-    for folder in folders:
-        for path in Path(folder).rglob("*"):
-            try:
-                total += path.stat().st_size if path.is_file() else 1
-            except OSError:
-                continue  # it was moved while we looked
-    return total
+    return waiting.wait_for(what, child, tells=said, silent_s=SILENT_S, every_s=0.2)
 
 
 def outlive_by_a_moment():
@@ -121,6 +89,7 @@ def outlive_by_a_moment():
     child = subprocess.Popen(
         [sys.executable, __file__, str(read_end), MARK],
         pass_fds=[read_end], start_new_session=True, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(Path(waiting.__file__).parent)},
     )  # fmt: skip
     os.close(read_end)
     return child, write_end
