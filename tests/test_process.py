@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from fake_tool import alive, mark
 from numalab.agent import kernel
 from numalab.agent.errors import Fault
@@ -29,7 +30,7 @@ def _start(tmp_path, argv, **options):
 
 
 def _finish(child):
-    assert child.wait(time.monotonic() + 30) is not None
+    assert child.wait(time.monotonic() + waiting.SILENT_S) is not None
     assert child.end() == []
     return child.ended
 
@@ -53,11 +54,14 @@ def test_peak_memory_is_the_programs_own_or_unknown(tmp_path):
     """A small program must not be given the agent's own peak, which fork hands down."""
     small = _finish(_start(tmp_path, ["/bin/sh", "-c", "exit 0"]))
     assert small["max_rss_bytes"] is None and "ended before" in small["max_rss_reason"]
-    child = _start(tmp_path, ["sleep", "0.2"])
-    while not child.is_program():
-        time.sleep(0.001)
-    time.sleep(0.05)
-    child.note_peak()
+    child = _start(tmp_path, ["sleep", "3600"])
+
+    def peak():
+        child.note_peak()
+        return (child._peak_bytes or 0) > 100_000
+
+    waiting.wait_for(peak, child)
+    os.kill(child.pid, signal.SIGTERM)
     seen = _finish(child)
     assert 100_000 < seen["max_rss_bytes"] < 8 << 20
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # what the child inherits
@@ -74,15 +78,19 @@ def test_a_program_that_does_not_exist_is_a_fault(tmp_path):
 
 
 def test_a_gated_child_waits_and_then_is_the_program(tmp_path):
-    child = _start(tmp_path, ["sleep", "0.3"], gated=True)
+    child = _start(tmp_path, ["sleep", "3600"], gated=True)
     time.sleep(0.1)
     assert not child.is_program() and child.poll() is None
+    before = time.monotonic()
     child.open_gate()
-    deadline = time.monotonic() + 10
-    while not child.is_program() and time.monotonic() < deadline:
-        time.sleep(0.001)
+    after = time.monotonic()
+    waiting.wait_for(child.is_program, child)
     assert os.readlink(f"/proc/{child.pid}/exe").endswith(("sleep", "coreutils", "busybox"))
-    assert _finish(child)["wall_s"] > 0.2
+    time.sleep(0.1)
+    killed = time.monotonic()
+    os.kill(child.pid, signal.SIGTERM)
+    # Neither the time at the gate counts, nor that of our looks.
+    assert killed - after <= _finish(child)["wall_s"] <= time.monotonic() - before
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -162,9 +170,7 @@ def test_a_talking_child_hears_and_a_dead_one_does_not_matter(tmp_path):
 def test_descendants_come_parents_first(tmp_path):
     number = mark()
     child = _start(tmp_path, ["/bin/sh", "-c", f"sh -c 'sleep {number} & wait' & wait"])
-    deadline = time.monotonic() + 10
-    while len(kernel.descendants(child.pid)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    waiting.wait_for(lambda: alive(number), child)
     below = kernel.descendants(child.pid)
     assert alive(number)[-1] == below[-1]
     assert child.pid in kernel.descendants(os.getpid())
@@ -178,7 +184,7 @@ def test_the_end_of_a_trial_reaches_daemons_and_the_stubborn(tmp_path):
     kernel.adopt_orphans()
     number = mark()
     before = kernel.descendants(os.getpid())
-    bystander = subprocess.Popen(["sleep", "60"])
+    bystander = subprocess.Popen(["sleep", "3600"])
     script = (
         f"setsid env -i sh -c 'trap \"\" TERM HUP; sleep {number}; sleep {number}' & "
         f"(setsid sleep {number} &); trap '' TERM; sleep {number}"
@@ -186,9 +192,7 @@ def test_the_end_of_a_trial_reaches_daemons_and_the_stubborn(tmp_path):
     try:
         child = _start(tmp_path, ["/bin/sh", "-c", script], gated=True)
         child.open_gate()
-        deadline = time.monotonic() + 10
-        while len(alive(number)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        waiting.wait_for(lambda: len(alive(number)) >= 3, child)
         assert len(alive(number)) == 3
         assert child.end() == []
         assert _finish(child)["signal"] == signal.SIGKILL
@@ -220,7 +224,7 @@ def test_a_child_dies_with_its_starter(tmp_path):
         "from pathlib import Path\n"
         "from numalab.agent.trial import process\n"
         f"process.start(['sleep', '{number}'], stdout=Path('o'), stderr=Path('e'))\n"
-        "print('up', flush=True); time.sleep(60)\n"
+        "print('up', flush=True); time.sleep(3600)\n"
     )
     lib = str(Path(process.__file__).resolve().parents[3])
     parent = subprocess.Popen(
@@ -231,10 +235,7 @@ def test_a_child_dies_with_its_starter(tmp_path):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 10
-    while alive(number) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not alive(number)
+    waiting.wait_for(lambda: not alive(number), tells=waiting.processes)
 
 
 def test_the_tree_dies_when_the_warden_is_killed(tmp_path):
@@ -243,9 +244,7 @@ def test_the_tree_dies_when_the_warden_is_killed(tmp_path):
     number = mark()
     script = f"(setsid env -i sleep {number} &); trap '' TERM; sleep {number}; :"
     child = _start(tmp_path, ["/bin/sh", "-c", script])
-    deadline = time.monotonic() + 10
-    while len(alive(number)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    waiting.wait_for(lambda: len(alive(number)) >= 2, child)
     os.kill(child.warden, signal.SIGKILL)
     assert _finish(child)["signal"] == signal.SIGKILL
     assert not alive(number)
@@ -259,27 +258,19 @@ def test_the_agents_death_reaches_daemons(tmp_path):
         "from numalab.agent.trial import process\n"
         f"script = '(setsid env -i sleep {number} &); sleep {number}'\n"
         "child = process.start(['/bin/sh', '-c', script], stdout=Path('o'), stderr=Path('e'))\n"
-        "print(child.warden, flush=True); time.sleep(60)\n"
+        "print(child.warden, flush=True); time.sleep(3600)\n"
     )
     lib = str(Path(process.__file__).resolve().parents[3])
     agent = subprocess.Popen(
         [sys.executable, "-c", starter, lib], stdout=subprocess.PIPE, cwd=tmp_path
     )
     warden = int(agent.stdout.readline())
-    deadline = time.monotonic() + 10
-    while len(alive(number)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    waiting.wait_for(lambda: len(alive(number)) >= 2, agent)
     os.kill(warden, signal.SIGTERM)  # it does not listen to that
     agent.kill()
     assert agent.stdout.read() == b""  # the warden does not hold the agent's output open
     agent.wait()
     agent.stdout.close()
-    deadline = time.monotonic() + 10
-    while (alive(number) or _runs(warden)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not alive(number) and not _runs(warden)
-
-
-def _runs(pid):
-    entry = kernel.processes().get(pid)
-    return entry is not None and entry.state != "Z"
+    waiting.wait_for(
+        lambda: not alive(number) and not waiting.lives(warden), tells=waiting.processes
+    )
