@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import fake_tool
+import waiting
 from fake_tool import alive, fake_root, mark, plan, with_cells
 from numalab.agent import VERSION, drivers, kernel
 from numalab.agent.contract import (
@@ -67,6 +68,10 @@ class Host:
         popen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen}
         return fake_tool.agent(plan, self.out, self.root, self.record, self.lock, **popen)
 
+    def follow(self, agent):
+        """Wait until an agent has ended, as long as it writes; return what it said."""
+        return waiting.follow(agent, [self.out])
+
     def records(self):
         return journal.read(self.out / "journal.ndjson")
 
@@ -90,14 +95,10 @@ class Host:
 
     def check_clean(self):
         """Assert that no process and no changed setting is left."""
-        deadline = time.monotonic() + 15
-        while time.monotonic() < deadline and (alive(self.mark) or self.record.exists()):
-            time.sleep(0.01)
-        assert not alive(self.mark), subprocess.run(
-            ["ps", "-eo", "pid,ppid,sid,stat,wchan:20,etime,args"], capture_output=True, text=True
-        ).stdout
+        waiting.wait_for(
+            lambda: not alive(self.mark) and not self.record.exists(), tells=waiting.processes
+        )
         assert self.balancing() == "1"
-        assert not self.record.exists()
 
 
 @pytest.fixture
@@ -311,7 +312,7 @@ def test_killed_at_random_moments_it_resumes_without_loss(host):
         finished = len(records)
     assert kills >= 6, "the run ended before it could be killed"
     agent = host.start(made)
-    out, err = agent.communicate(timeout=120)
+    out, err = host.follow(agent)
     assert agent.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["status"] == "complete"
     host.check_whole(made)
@@ -321,16 +322,19 @@ def test_killed_at_random_moments_it_resumes_without_loss(host):
     assert times["total_s"] >= times["trials_s"]
 
 
+def _sleeps(mark):
+    """Tell whether the tool was told to go on: it sleeps."""
+    told = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive(mark)]
+    return any(words.startswith(b"sleep\0") for words in told)
+
+
 def test_a_killed_tool_is_an_error_and_the_run_goes_on(host):
     made = plan(["never-result", "handshake"], host.mark, blocks=1)
     agent = host.start(made)
-    deadline = time.monotonic() + 20
-    while not alive(host.mark) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.2)
+    waiting.wait_for(lambda: _sleeps(host.mark), agent)
     for pid in alive(host.mark):
         os.kill(pid, signal.SIGKILL)
-    out, err = agent.communicate(timeout=60)
+    out, err = host.follow(agent)
     assert agent.returncode == 0, err
     assert [r.grade for r in host.records()] == ["error", "verified"]
     assert host.records()[0].reason.code == "tool-killed"
@@ -347,7 +351,7 @@ def test_a_signal_stops_in_order(host, number):
             break
     time.sleep(0.2)
     agent.send_signal(number)
-    out, err = agent.communicate(timeout=60)
+    out, err = host.follow(agent)
     assert agent.returncode == 128 + number
     assert "after 1 of 4 trials" in err and "resume" in err and "Traceback" not in err
     end = json.loads(out.splitlines()[-1])
@@ -389,7 +393,7 @@ def test_it_stops_when_nobody_listens_any_more(host):
     agent.stdout.readline()
     agent.stdout.close()
     agent.stdout = None
-    _, err = agent.communicate(timeout=60)
+    _, err = host.follow(agent)
     assert "Traceback" not in err and "Exception ignored" not in err
     assert host.manifest().status == "stopped" and len(host.records()) < 500
 
@@ -551,7 +555,7 @@ def test_a_full_disk_stops_the_run_and_it_resumes_with_room(host, tmp_path):
         filler = small / "filler"
         filler.write_bytes(b"x" * (300 << 10))
         agent = host.start(made)
-        out, err = agent.communicate(timeout=120)
+        out, err = host.follow(agent)
         assert agent.returncode == 2, err
         assert "the disk is full" in err and "resume" in err and "Traceback" not in err
         host.check_clean()
@@ -559,12 +563,12 @@ def test_a_full_disk_stops_the_run_and_it_resumes_with_room(host, tmp_path):
         assert 0 < finished < 40
         filler.unlink()
         made_room = host.start(made)
-        out, err = made_room.communicate(timeout=120)
+        out, err = host.follow(made_room)
         subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=False)
         if made_room.returncode != 0:
             assert "the disk is full" in err
             made_room = host.start(made)
-            out, err = made_room.communicate(timeout=120)
+            out, err = host.follow(made_room)
         assert made_room.returncode == 0, err
         host.check_whole(made)
     finally:
