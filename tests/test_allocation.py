@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import topologies
+import waiting
 from cells import cell
 from corpus import fixture
 from numalab import experiments
@@ -61,7 +62,8 @@ OTHER = ["--other-cpu", str(CPUS[-1]), "--other-node", str(HOME)]
 def run(program, *words, ok=True, **more):
     done = subprocess.run(
         [program, "allocate", "--home", str(HOME), *words, "--no-wait"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **more,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=waiting.SILENT_S, **more,
     )  # fmt: skip
     assert (done.returncode == 0) is ok, done.stderr
     return ALLOCATION.parse(done.stdout) if ok else done.stderr
@@ -123,8 +125,9 @@ def test_the_pages_of_a_file_are_found(program, disk):
 
 def test_memory_that_is_read_for_a_while_stays_where_no_other_node_is(program):
     words = ["--bytes", "4MiB", "--scenario", "balance", "--seconds", "0.2"]
+    began = time.monotonic()
     records = run(program, *words, *OTHER)
-    assert 0.2 <= of(records, "allocation")[0]["seconds"] < 5
+    assert 0.2 <= of(records, "allocation")[0]["seconds"] <= time.monotonic() - began
     if len(NODES) == 1:
         assert of(records, "allocation")[0]["moved_bytes"] == 0
 
@@ -157,10 +160,8 @@ def test_killed_in_the_middle_it_leaves_no_file_and_no_page_cache(program, disk)
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert set(os.listdir(disk)) <= before
-    deadline = time.monotonic() + 10
-    while held - _page_cache() < 128 * MIB and time.monotonic() < deadline:
-        time.sleep(0.05)  # the pages go with the last descriptor
-    assert held - _page_cache() >= 128 * MIB
+    # The pages go with the last descriptor.
+    waiting.wait_for(lambda: held - _page_cache() >= 128 * MIB)
 
 
 def _page_cache():

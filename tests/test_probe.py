@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 import cross_compiling
 import sysfs_tree
 import topologies
+import waiting
 from cells import cell
 from numalab.agent import compiled, cpulist, kernel
 from numalab.agent.contract import SCHEMA, Cache, ToolRecord
@@ -62,8 +62,8 @@ def program(tmp_path_factory):
 
 def run(program, *words, **more):
     return subprocess.run(
-        [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-        **more,
+        [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=waiting.SILENT_S, **more,
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ class Talk:
         self.process.communicate()
 
     def hear(self):
-        assert select.select([self.process.stdout], [], [], 30)[0], "it says nothing"
+        assert select.select([self.process.stdout], [], [], waiting.SILENT_S)[0], "it says nothing"
         return json.loads(self.process.stdout.readline())
 
     def say(self, line):
@@ -301,7 +301,7 @@ def test_random_arguments_never_crash_it(program):
             words.append(rng.choice([*options, *values, f"{rng.choice(options)}={values[3]}"]))
         done = subprocess.run(
             [program, *(w.encode("utf-8", "surrogateescape") for w in words)],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=30,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=waiting.SILENT_S,
         )  # fmt: skip
         assert done.returncode in (0, 2, 3), (words, done.returncode, done.stderr)
         assert (done.returncode == 0) == (not done.stderr), words
@@ -338,14 +338,14 @@ def test_it_waits_to_be_told(program, mode):
         assert record["event"] == "result"
         assert talk.process.poll() is None
         talk.say("quit")
-        assert talk.process.wait(10) == 0
+        assert talk.process.wait(waiting.SILENT_S) == 0
 
 
 def test_the_end_of_its_input_ends_it(program):
     for told in ("", "quit\n", "go\n"):
         done = subprocess.run(
             [program, "stream", *MODES["stream"]], input=told, capture_output=True, text=True,
-            timeout=30,
+            timeout=waiting.SILENT_S,
         )  # fmt: skip
         assert done.returncode == 0
         assert done.stdout.count("\n") == (2 if told == "go\n" else 1)
@@ -361,8 +361,9 @@ def test_another_word_is_refused(program):
 
 def test_the_time_limit_ends_it(program):
     with Talk(program, "stream", *MODES["stream"], "--time-limit", "0.4") as talk:
-        assert talk.hear()["event"] == "ready"
-        assert talk.process.wait(20) == 4
+        # It was told nothing; on a slow machine it may not even get to say "ready".
+        assert talk.process.wait(waiting.SILENT_S) == 4
+        assert b"result" not in talk.process.stdout.read()
         assert b"time limit" in talk.process.stderr.read()
 
 
@@ -371,7 +372,7 @@ def test_it_dies_with_its_parent(program):
         "import subprocess, sys, time\n"
         f"p = subprocess.Popen([{program!r}, 'stream', '--bytes', '1MiB'], "
         "stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
-        "p.stdout.readline()\nprint(p.pid, flush=True)\ntime.sleep(60)\n"
+        "p.stdout.readline()\nprint(p.pid, flush=True)\ntime.sleep(3600)\n"
     )
     # A second holder of the pipe: only the signal, not the end of input, can end the probe.
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -379,15 +380,7 @@ def test_it_dies_with_its_parent(program):
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    for _ in range(200):
-        stat = Path(f"/proc/{child}/stat")
-        try:
-            if kernel.parse_stat(stat.read_text()).state in "ZX":
-                return
-        except OSError:
-            return
-        time.sleep(0.02)
-    pytest.fail("the probe outlived its parent")
+    waiting.wait_for(lambda: not waiting.lives(child), tells=waiting.processes)
 
 
 def test_the_placement_that_it_reports_is_that_of_numa_maps(program):
