@@ -4,6 +4,7 @@ Every host has a folder and a lock of its own, so that they measure side by side
 beside whoever else measures here.
 """
 
+import contextlib
 import getpass
 import json
 import os
@@ -14,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 import own_agent
+import waiting
 from numalab import agent_archive, check, fleet, home, session
 from numalab.agent.contract import SCHEMA, to_json
 from numalab.agent.errors import Fault
@@ -80,7 +81,7 @@ def held(place: Path, *, blocks: int = 1):
     (one,) = asked(
         "sh", "-c", f"{once}; while [ -e {place}/hold ]; do sleep 0.1; done", blocks=blocks
     )
-    return [replace(one, request=replace(one.request, time_limit_s=300.0))]
+    return [replace(one, request=replace(one.request, time_limit_s=3600.0))]
 
 
 def measure(requests, path: Path, **settings):
@@ -90,14 +91,16 @@ def measure(requests, path: Path, **settings):
 
 def await_trial(place: Path, host: str) -> dict:
     """Wait until a host has measured a trial; return its status."""
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
+
+    def measured():
         for path in place.glob(f"on-{host}/{host}/*/status.json"):
             status = json.loads(path.read_text())
             if status["state"] == "running" and any(job["last"] for job in status["jobs"]):
                 return status
-        time.sleep(0.1)
-    raise AssertionError(f"{host} has measured nothing")
+        return None
+
+    written = [place / f"on-{host}"]
+    return waiting.wait_for(measured, progress=lambda: waiting.sizes(written), every_s=0.1)
 
 
 @pytest.fixture
@@ -128,12 +131,13 @@ def sshd(place):
         f" -o UserKnownHostsFile={folder}/known"
     )
     try:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and serving.poll() is None:
+
+        def answers():
             with socket.socket() as client:
-                if client.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
+                return client.connect_ex(("127.0.0.1", port)) == 0
+
+        with contextlib.suppress(waiting.Stuck):  # ssh says below what is wrong
+            waiting.wait_for(answers, serving)
         logged_in = subprocess.run(
             ["ssh", *options.split(), "-p", str(port), "-i", str(folder / "key"), "127.0.0.1", ":"],
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -207,7 +211,7 @@ def when_a_trial_is_measured(place: Path, act):
             (place / "hold").unlink()  # what the test waits for comes to an end
             raise
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     return thread
 
@@ -401,18 +405,23 @@ def order(name: str, *argv: str, blocks: int = 1) -> dict:
 def start(agent: Path, folder: Path, given: dict):
     return subprocess.run(
         [sys.executable, str(agent), "job", "start", str(folder)],
-        input=json.dumps(given), capture_output=True, text=True, timeout=120,
+        input=json.dumps(given), capture_output=True, text=True,
+        timeout=waiting.SILENT_S,
     )  # fmt: skip
 
 
 def await_end(folder: Path) -> dict:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        status = json.loads((folder / "status.json").read_text())
-        if status["state"] == "ended":
-            return status
-        time.sleep(0.1)
-    raise AssertionError(status)
+    def status():
+        return json.loads((folder / "status.json").read_text())
+
+    def ended():
+        return status() if status()["state"] == "ended" else None
+
+    last = waiting.wait_for(
+        ended, status()["pid"], progress=lambda: waiting.sizes([folder]), tells=status
+    )
+    waiting.wait_for(lambda: not waiting.lives(last["pid"]))  # it holds its lock until then
+    return last
 
 
 def test_what_a_host_left_out_is_asked_for_no_more(place):

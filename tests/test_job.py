@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import waiting
 from numalab.agent.contract import (
     SCHEMA,
     Reason,
@@ -57,7 +57,7 @@ def start(agent: Path, folder: Path, given: object):
     return subprocess.run(
         [sys.executable, str(agent), "job", "start", str(folder)],
         input=given if isinstance(given, str) else json.dumps(to_json(given)),
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=waiting.SILENT_S,
     )  # fmt: skip
 
 
@@ -66,13 +66,20 @@ def status_of(folder: Path) -> job.Status:
 
 
 def await_end(folder: Path) -> job.Status:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def ended() -> job.Status | None:
         status = status_of(folder)
-        if status.state == "ended":
-            return status
-        time.sleep(0.1)
-    raise AssertionError(status)
+        return status if status.state == "ended" else None
+
+    last = _await(folder, ended)
+    waiting.wait_for(lambda: not waiting.lives(last.pid))  # it holds its lock until then
+    return last
+
+
+def _await(folder: Path, what):
+    return waiting.wait_for(
+        what, status_of(folder).pid, progress=lambda: waiting.sizes([folder]),
+        tells=lambda: status_of(folder),
+    )  # fmt: skip
 
 
 def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
@@ -81,11 +88,11 @@ def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
     given = order("first", request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"))
     done = start(agent, place / "first", given)
     assert done.returncode == 0, done.stderr
+    pid = waiting.wait_for(lambda: status_of(place / "first").pid)
     again = start(agent, place / "first", given)
     assert again.returncode == 0 and json.loads(again.stdout)["state"] == "running"
     other = start(agent, place / "second", order("second", request("true")))
     assert other.returncode == 2
-    pid = status_of(place / "first").pid
     assert f"another fleet measures on this host (process {pid})" in other.stderr
     hold.unlink()
     ended = await_end(place / "first")
@@ -111,9 +118,7 @@ def test_a_stopped_queue_goes_on_with_the_plan_that_it_began(place, agent):
     words = f"{once}; while [ -e {hold} ]; do sleep 0.1; done"
     given = order("first", request("sh", "-c", words, blocks=2))
     assert start(agent, place / "first", given).returncode == 0
-    deadline = time.monotonic() + 60
-    while not status_of(place / "first").jobs[0].last and time.monotonic() < deadline:
-        time.sleep(0.05)
+    _await(place / "first", lambda: status_of(place / "first").jobs[0].last)
     os.kill(status_of(place / "first").pid, signal.SIGTERM)
     stopped = await_end(place / "first")
     assert stopped.reason == reason("stopped-here") and stopped.jobs[0].state == "stopped"
