@@ -1,18 +1,19 @@
 """The lab without a guest: definitions, QEMU's command line, the image's recipe and its build."""
 
 import os
+import select
 import signal
 import stat
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 import topologies
+import waiting
 from numalab.agent.contract import Setting
 from numalab.agent.errors import Fault
 from numalab.agent.host import state
@@ -332,20 +333,6 @@ def start_build():
     )  # fmt: skip
 
 
-def lives(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
-def until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_build_is_not_taken_for_whole(home, builder, number):
     pids = home.parent / "pid"
@@ -355,10 +342,10 @@ def test_an_interrupted_build_is_not_taken_for_whole(home, builder, number):
         f"open({str(pids)!r}, 'w').write(str(os.getpid()) + '\\n'); time.sleep(600)",
     )  # fmt: skip
     child = start_build()
-    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    waiting.wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"), child)
     child.send_signal(number)
-    child.communicate(timeout=20)
-    until(lambda: not lives(int(pids.read_text())))
+    waiting.follow(child)
+    waiting.wait_for(lambda: not waiting.lives(int(pids.read_text())))
     assert image.find("x86_64") is None
     if number == signal.SIGINT:
         assert leftovers(home) == []
@@ -367,14 +354,22 @@ def test_an_interrupted_build_is_not_taken_for_whole(home, builder, number):
 
 
 def test_two_commands_build_one_image(home, builder):
-    program(
-        home, "mmdebstrap", MAKES_FILES.replace("open(os", "import time; time.sleep(1); open(os")
-    )
-    children = [start_build() for _ in range(2)]
-    outputs = [child.communicate(timeout=30)[0] for child in children]
+    hold = home.parent / "hold"
+    hold.touch()
+    held = f"import time\n    while os.path.exists({str(hold)!r}): time.sleep(0.02)\n    open(os"
+    program(home, "mmdebstrap", MAKES_FILES.replace("open(os", held))
+    children = []
+    try:
+        for says in ("building the image", "waiting: another numalab"):
+            children.append(start_build())
+            assert select.select([children[-1].stdout], [], [], waiting.SILENT_S)[0]
+            assert says in children[-1].stdout.readline()
+    finally:
+        hold.unlink()
+        outputs = [waiting.follow(child)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0]
     assert builder() == 1
-    assert sum("waiting: another numalab" in output for output in outputs) == 1
+    assert not any("waiting" in output or "building" in output for output in outputs)
     assert len({output.splitlines()[-1] for output in outputs}) == 1
 
 

@@ -7,13 +7,13 @@ import stat
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+import waiting
 from numalab.agent.errors import Fault
 from numalab.cli import app
 from numalab.lab import guests, hosts, image, inventory
@@ -124,16 +124,9 @@ def command(*words):
     return CliRunner().invoke(app, ["lab", *words], catch_exceptions=False)
 
 
-def until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
 def kill(guest):
     os.kill(guest.pid, signal.SIGKILL)
-    until(lambda: not guests.look(guest.name).running)
+    waiting.wait_for(lambda: not guests.look(guest.name).running)
 
 
 def test_a_guest_comes_up_is_listed_and_leaves_nothing(lab):
@@ -333,9 +326,9 @@ def test_an_interrupted_boot_leaves_no_process(lab, number):
         [sys.executable, "-c", text, "lab", "up", "small"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    until(lambda: (guests.folder("small") / "state.json").exists())
+    waiting.wait_for(lambda: (guests.folder("small") / "state.json").exists(), child)
     child.send_signal(number)
-    _, errors = child.communicate(timeout=20)
+    _, errors = waiting.follow(child)
     assert child.returncode == 130 and "Traceback" not in errors
     assert qemus(lab) == [] and guests.known() == []
 
@@ -492,7 +485,7 @@ def test_a_kill_while_a_snapshot_is_made_leaves_no_process(timed):
     if child == 0:
         guests.up("small", lambda words: None)
         os._exit(0)
-    until(lambda: qemus(timed))
+    waiting.wait_for(lambda: qemus(timed), child)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    until(lambda: qemus(timed) == [])
+    waiting.wait_for(lambda: qemus(timed) == [])
