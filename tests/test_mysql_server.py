@@ -10,13 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import waiting
 from numalab.agent import cpulist, drivers, paths
 from numalab.agent.contract import (
     SCHEMA,
@@ -141,6 +140,22 @@ def fault_of(events):
 
 def parsed_of(events):
     return DRIVER.parse("\n".join(json.dumps(event) for event in events))
+
+
+@pytest.fixture
+def when_measured(monkeypatch):
+    """Have something done with a client as soon as it has seen that its measurement began."""
+
+    def do(act):
+        begin = client.Client._begin
+
+        def begun(self):
+            begin(self)
+            act(self)
+
+        monkeypatch.setattr(client.Client, "_begin", begun)
+
+    return do
 
 
 def servers_alive(folder) -> list:
@@ -357,10 +372,7 @@ def test_a_preparation_that_is_killed_leaves_no_data_set(tmp_path, monkeypatch):
     maker.kill()
     maker.wait()
     maker.stdout.close()
-    deadline = time.monotonic() + 10
-    while servers_alive(making / "pristine") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not servers_alive(making / "pristine")
+    waiting.wait_for(lambda: not servers_alive(making / "pristine"), tells=waiting.processes)
     assert making.is_dir() and not made.folder.exists() and made.record() is None
 
     def fail(datadir, *_):
@@ -422,24 +434,31 @@ def test_a_trial_measures_and_reuses_its_copy(cache, tmp_path):
 
 
 @needs_server
-def test_the_warm_up_is_in_no_figure(cache):
+def test_the_warm_up_is_in_no_figure(cache, when_measured):
+    """By the clocks of whoever counts: on a busy machine all take longer than was asked."""
+    clients = []
+    when_measured(clients.append)
     options = resolved(warmup_s=1, time_s=2)
     status, events = perform(options)
     assert status == 0, events[-1]
     parsed = parsed_of(events)
     asked = next(r for r in parsed if r["kind"] == "run")
-    assert asked["lead_s"] >= 2 and 1.5 < asked["elapsed_s"] < 3
+    lead_s, (one,) = asked["lead_s"], clients
+    assert lead_s >= 2 and one.measured - one.began >= lead_s
+    assert asked["elapsed_s"] == round(one.ended - one.measured, 4)
     final = final_results(parsed, asked)
-    assert abs(final["queries"] / final["queries_per_second"] - 2) < 0.2
+    totals = [r for r in parsed if r.get("name") == "total_time" and "checkpoint_s" in r]
+    counted_s = final["total_time"] - totals[0]["value"]
+    assert abs(final["queries"] / final["queries_per_second"] - counted_s) < lead_s / 4
     buckets = [r for r in parsed if r["kind"] == "histogram" and "checkpoint_s" not in r]
-    # sysbench resets one after the other, while its threads go on.
-    assert abs(sum(r["count"] for r in buckets) / final["transactions"] - 1) < 0.02
+    # sysbench resets one after the other, while its threads go on; the warm-up would double it.
+    assert abs(sum(r["count"] for r in buckets) / final["transactions"] - 1) < 0.3
     warm = [r for r in parsed if r.get("name") == "transactions" and "checkpoint_s" in r]
     assert len(warm) == 1  # what the checkpoint took away
     asked_for = next(e for e in events if e["event"] == "run")["status"]["Com_select"]
-    assert abs(asked_for / final["queries"] - 1) < 0.1
+    assert 0 < asked_for / final["queries"] < 1.1  # we may see the checkpoint late
     series = [s.t_s for s in DRIVER.samples(parsed) if s.metric == "queries_per_second"]
-    assert series in ([1.0], [1.0, 2.0])
+    assert 0 < min(series) <= max(series) <= final["total_time"] - lead_s + 0.5
 
 
 @needs_server
@@ -467,11 +486,10 @@ def test_a_server_that_refuses_to_start_is_quoted(cache, tmp_path):
 
 
 @needs_server
-def test_a_server_that_dies_in_the_middle_is_an_error_and_costs_only_its_copy(cache):
-    def kill(event):
-        threading.Timer(1.8, os.kill, (event["pids"][0], signal.SIGKILL)).start()
-
-    status, events = perform(at={"ready": kill}, time_s=2)
+def test_a_server_that_dies_in_the_middle_is_an_error_and_costs_only_its_copy(cache, when_measured):
+    pids = []
+    when_measured(lambda _: pids and os.kill(pids.pop(), signal.SIGKILL))
+    status, events = perform(at={"ready": lambda e: pids.extend(e["pids"])}, time_s=3600)
     assert status == 3
     assert "died in the measurement (killed by SIGKILL)" in fault_of(events)
     status, events = perform()
@@ -493,23 +511,21 @@ def test_a_server_that_hangs_at_shutdown_is_killed(cache, monkeypatch):
 
 
 @needs_server
-def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypatch):
-    monkeypatch.setattr(client, "GRACE_S", 0.5)
-    monkeypatch.setattr(mysql, "ASK_LIMIT_S", 0.5)
-
-    def freeze_while_measured(pid):
-        while b"Checkpoint report:" not in (tables().folder / "work-0/client.out").read_bytes():
-            time.sleep(0.05)
-        time.sleep(1)  # by now the server has told its counters
+def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypatch, when_measured):
+    def freeze(pid, patch):
+        """From then on nobody is patient."""
         os.kill(pid, signal.SIGSTOP)
+        patch.setattr(client, "GRACE_S", 0.5)
+        patch.setattr(mysql, "ASK_LIMIT_S", 0.5)
 
-    def freeze(event):
-        threading.Thread(target=freeze_while_measured, args=event["pids"], daemon=True).start()
-
-    status, events = perform(at={"ready": freeze}, time_s=4)
+    pids = []
+    with monkeypatch.context() as patch:
+        when_measured(lambda _: freeze(pids.pop(), patch))
+        status, events = perform(at={"ready": lambda e: pids.extend(e["pids"])})
     assert status == 3
     assert "sysbench did not end within 0 s after its" in fault_of(events)
-    status, events = perform(at={"ready": lambda e: os.kill(e["pids"][0], signal.SIGSTOP)})
+    with monkeypatch.context() as patch:
+        status, events = perform(at={"ready": lambda e: freeze(e["pids"][0], patch)})
     assert status == 3 and "the server did not answer either" in fault_of(events)
     assert not servers_alive(paths.cache_folder())
 
@@ -520,13 +536,15 @@ def test_a_server_that_hangs_in_the_middle_ends_with_its_client(cache, monkeypat
     [
         ("echo 'FATAL: mysql_drv_query() returned error 1213'; exit 1",
          "sysbench failed in the warm-up (exit status 1): FATAL: mysql_drv"),
-        ("echo '[ 1s ] Checkpoint report:'; sleep 0.5; echo 'FATAL: lost it'; exit 1",
+        ("echo '[ 1s ] Checkpoint report:'; until [ -e $0.seen ]; do sleep 0.05; done\n"
+         "echo 'FATAL: lost it'; exit 1",
          "sysbench failed in the measurement (exit status 1): FATAL: lost it"),
         ("kill -9 $$", "sysbench failed in the warm-up (exit status -9)"),
     ],
 )  # fmt: skip
-def test_a_client_that_fails_is_quoted(cache, tmp_path, script, words):
+def test_a_client_that_fails_is_quoted(cache, tmp_path, when_measured, script, words):
     fake = tmp_path / "sysbench"
+    when_measured(lambda _: (tmp_path / "sysbench.seen").touch())
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     status, events = perform(sysbench=str(fake))
@@ -556,7 +574,7 @@ def test_several_instances_run_at_the_same_time(cache):
     parsed = parsed_of(events)
     rows = [row for row in DRIVER.metrics(parsed) if row.metric == "queries_per_second"]
     assert [row.point for row in rows] == ["instance 1", "instance 2"]
-    assert all(100 < row.value < 260 for row in rows)
+    assert all(0 < row.value < 1000 for row in rows)  # without a rate it is tens of thousands
     assert {one.point for one in DRIVER.samples(parsed)} <= {"instance 1", "instance 2"}
 
 
@@ -573,15 +591,10 @@ def test_an_agent_that_is_killed_leaves_no_server(cache, tmp_path):
     agent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "plan.json"), str(tmp_path / "run"),
          f"numalab-test-{os.getpid()}"], env={**os.environ, **dataset.environment()})  # fmt: skip
-    deadline = time.monotonic() + 20
-    while not servers_alive(paths.cache_folder()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    alive = servers_alive(paths.cache_folder())
+    waiting.wait_for(lambda: servers_alive(paths.cache_folder()), agent)
     agent.kill()
     agent.wait()
-    while servers_alive(paths.cache_folder()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert alive and not servers_alive(paths.cache_folder())
+    waiting.wait_for(lambda: not servers_alive(paths.cache_folder()), tells=waiting.processes)
 
 
 # --- the wire ---------------------------------------------------------------------------------
