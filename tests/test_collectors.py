@@ -37,7 +37,7 @@ from numalab.agent.rows import row as make_row
 CELL = cell()
 FORMULAS = event_files.groups_for(None)[0].formulas
 PERF, NO_PERF = CollectorRequest(interval_s=0), CollectorRequest(perf=False, interval_s=0)
-BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: bytearray(1 << 20)"
+BUSY = "import time\nend = time.monotonic() + 3600\nwhile time.monotonic() < end: bytearray(1 << 20)"
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,8 @@ def let_work(pid, seconds):
     """Wait until a process has used that much CPU time since now."""
     hz = os.sysconf("SC_CLK_TCK")
     began = kernel.processes()[pid].ticks
-    while kernel.processes()[pid].ticks - began < seconds * hz:
+    while (now := kernel.processes()[pid]).ticks - began < seconds * hz:
+        assert not now.ended
         time.sleep(0.02)
 
 
@@ -282,11 +283,9 @@ def test_memory_by_node_is_sampled_from_the_start(tmp_path, busy):
     collection = collectors.start(CELL, busy, CollectorRequest(perf=False, interval_s=0.02), root)
     let_work(busy, 0.1)
     make(tmp_path, {f"{folder}/node4/meminfo": MEMINFO.format(4, 700, 800, 10)})
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        time.sleep(0.05)
-        if any(row.value == 700 << 10 for row in collection._sampler._samples):
-            break
+    waiting.wait_for(
+        lambda: any(row.value == 700 << 10 for row in list(collection._sampler._samples))
+    )
     record = collection.stop()
     series = [(row.t_s, row.metric, row.value) for row in collectors.samples(record)
               if row.point == "node 4" and row.source == "meminfo"]  # fmt: skip
@@ -463,10 +462,8 @@ def test_a_perf_that_does_not_end_is_killed(fake_perf, monkeypatch, tmp_path, bu
     monkeypatch.setattr(perf, "END_LIMIT_S", 0.3)
     monkeypatch.setattr(perf.Running, "_wait_until_attached", attached)
     assert "did not end" in why_no_perf(busy)
-    patience = time.monotonic() + 5  # a killed process takes a moment to leave the table
-    while running(forever) and time.monotonic() < patience:
-        time.sleep(0.05)
-    assert not running(forever)
+    # A killed process takes a moment to leave the table.
+    waiting.wait_for(lambda: not running(forever), tells=waiting.processes)
 
 
 @pytest.mark.parametrize("hardware", [False, True])
