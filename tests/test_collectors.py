@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import waiting
 from cells import cell
 from corpus import read
 from numalab.agent import collectors, kernel
