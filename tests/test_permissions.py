@@ -53,7 +53,7 @@ def test_what_needs_no_policy_runs_under_such_a_filter():
         "here = pathlib.Path(tempfile.mkdtemp()); "
         f"binding = {{'cpus': '{min(os.sched_getaffinity(0))}', 'policy': 'default'}}; "
         "child = process.start(['cat', '/proc/self/status'], stdout=here / 'out', "
-        "stderr=here / 'err', binding=binding); child.wait(time.monotonic() + 60); "
+        "stderr=here / 'err', binding=binding); child.wait(time.monotonic() + 600); "
         "child.end(); print(child.bound)"
     )
     done = forbidding.run(POLICY, [sys.executable, "-c", code])

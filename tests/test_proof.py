@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import waiting
 from numalab.agent import kernel
 from numalab.agent.contract import (
     Cell,
@@ -524,11 +524,12 @@ class TestRealProcess:
 
     def test_it_has_ended(self, held):
         held.send_signal(signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
+
+        def absent():
             proof = proving.prove(held.pid, cell(within("0")), ONE_NODE)
-            if proof.absent:
-                break
+            return proof if proof.absent else None
+
+        proof = waiting.wait_for(absent)
         assert proof.ok is None and proof.absent is True
         assert proving.grade([proof], ONE_NODE)[0] == "unverified"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from fake_tool import fake_root
 from numalab.agent.contract import reason
 from numalab.agent.errors import Fault
@@ -388,10 +389,7 @@ def _end(agent):
 
 
 def _gone(pid):
-    deadline = time.monotonic() + 15
-    while _state_of(pid) is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return _state_of(pid) is None
+    return waiting.wait_for(lambda: _state_of(pid) is None, tells=waiting.processes)
 
 
 def _state_of(pid):

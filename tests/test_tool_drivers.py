@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 import topologies
+import waiting
 from cells import cell
 from corpus import fixture
 from numalab import logs
@@ -97,7 +98,7 @@ def test_sysbench_really_runs(test):
     options = prepared("sysbench", test=test, threads=1, time_s=1, warmup_s=1)
     line = driver.argv(tool, options, CELL)
     for _ in range(3):  # on an overloaded host sysbench may miss the end of the warm-up
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=waiting.SILENT_S)
         assert done.returncode == 0
         records = driver.parse(done.stdout)
         metrics = {m.metric: m for m in driver.metrics(records)}
