@@ -189,7 +189,9 @@ def test_bandwidth_reaches_what_memory_or_link_allow(timed, stream, binding, thr
     arrays, tolerance = KERNELS[kernel]
     expected = ceiling_gbs(timed.planted, binding, counted=arrays, read=arrays)
     print(f"{binding}, {threads} threads: {kernel} {gbs:.2f} GB/s, expected {expected:.2f}")
-    assert gbs == pytest.approx(expected, rel=tolerance)
+    # STREAM counts its best repetition, and its threads do not all begin in the moment from which
+    # it is timed: 2.4 % above the ceiling was seen once in many runs.
+    assert (1 - tolerance) * expected <= gbs <= (1 + tolerance + 0.02) * expected
 
 
 @pytest.mark.long
