@@ -60,9 +60,7 @@ def let_work(pid, seconds):
     """Wait until a process has used that much CPU time since now."""
     hz = os.sysconf("SC_CLK_TCK")
     began = kernel.processes()[pid].ticks
-    while (now := kernel.processes()[pid]).ticks - began < seconds * hz:
-        assert not now.ended
-        time.sleep(0.02)
+    waiting.wait_for(lambda: kernel.processes()[pid].ticks - began >= seconds * hz, by=pid)
 
 
 def running(words):
