@@ -189,9 +189,7 @@ def test_bandwidth_reaches_what_memory_or_link_allow(timed, stream, binding, thr
     arrays, tolerance = KERNELS[kernel]
     expected = ceiling_gbs(timed.planted, binding, counted=arrays, read=arrays)
     print(f"{binding}, {threads} threads: {kernel} {gbs:.2f} GB/s, expected {expected:.2f}")
-    # STREAM counts its best repetition, and its threads do not all begin in the moment from which
-    # it is timed: 2.4 % above the ceiling was seen once in many runs.
-    assert (1 - tolerance) * expected <= gbs <= (1 + tolerance + 0.02) * expected
+    assert gbs == pytest.approx(expected, rel=tolerance)
 
 
 @pytest.mark.long
@@ -279,7 +277,8 @@ def test_bytes_between_nodes_are_those_that_the_binding_implies(stream, binding,
         of = {(m, p): value for m, p, value in rows.select("metric", "point", "value").iter_rows()}
         read = {"local": of["local_reads", ""], "remote": of["remote_reads", ""]}
         print(binding, {kind: f"{value / lines:.4f}" for kind, value in read.items()})
-        assert of["remote_reads_share", ""] == pytest.approx(remote, abs=0.005)
+        share = read["remote"] / (read["local"] + read["remote"])
+        assert of["remote_reads_share", ""] == pytest.approx(share)
         assert read["remote"] == pytest.approx(remote * lines, abs=0.005 * lines)
         # What else runs on these CPUs, the kernel and the agent, reads its own node's memory.
         assert -0.005 < read["local"] / lines - (1 - remote) < 0.02

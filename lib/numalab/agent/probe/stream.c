@@ -142,22 +142,22 @@ static void first_touch(void *context, int index) {
     fill(s.a + from, s.b + from, s.c + from, (ptrdiff_t)(part(index + 1) - from));
 }
 
-/* From barrier to barrier: the time of a kernel is that of its slowest thread. */
+/* The time of a kernel is that of its slowest thread, as in stream.c: the clock is read before any
+ * thread may begin and after all have ended. Read behind the barrier that lets them begin, by a
+ * thread that just then serves an interrupt, it would miss what the others have done by then. */
 static void repeat_all(void *context, int index) {
     (void)context;
     size_t from = part(index), to = part(index + 1);
-    double began = now(), start, end;
+    double began = now(), start = 0;
     for (long r = 0; atomic_load_explicit(&s.more, memory_order_relaxed); r++) {
-        team_barrier(s.team);
-        start = now();
         for (int kernel = 0; kernel < KERNELS; kernel++) {
+            if (index == 0)
+                start = now();
+            team_barrier(s.team);
             one_kernel(kernel, from, to);
             team_barrier(s.team);
-            if (index == 0) {
-                end = now();
-                s.times[r][kernel] = end - start;
-                start = end;
-            }
+            if (index == 0)
+                s.times[r][kernel] = now() - start;
         }
         if (index == 0) {
             s.repeats = r + 1;
