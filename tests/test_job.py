@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +102,58 @@ def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
     assert ended.jobs[0].grades["error"] == 0 and ended.jobs[0].last["event"] == "trial"
     assert start(agent, place / "second", order("second", request("true"))).returncode == 0
     await_end(place / "second")
+
+
+FOLLOW = Path(__file__).parents[1] / "fleet" / "follow.sh"
+
+
+def follow(folder: Path, path: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["/bin/sh", str(FOLLOW)], cwd=folder, env={"SESSION": "first", "PATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def children(pid: int) -> set[str]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        return {Path(f"/proc/{child}/comm").read_text().strip() for child in listed}
+    return set()
+
+
+def test_who_waits_for_the_end_sleeps_until_it_comes(place, agent):
+    """A host under test must stay quiet: nothing asks there again and again."""
+    hold = place / "hold"
+    hold.touch()
+    given = order("first", request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"))
+    assert start(agent, place / "first", given).returncode == 0
+    with follow(place / "first", os.environ["PATH"]) as one:
+        waiting.wait_for(lambda: children(one.pid) == {"flock"}, one.pid)
+        hold.unlink()
+        said, _ = one.communicate()
+    while said.startswith("numalab=measuring"):  # ten seconds were over
+        said, _ = follow(place / "first", os.environ["PATH"]).communicate()
+    assert said.startswith("numalab=ended\n")
+    assert json.loads(said.splitlines()[-1])["state"] == "ended"
+    await_end(place / "first")
+
+
+@pytest.mark.parametrize("has_flock", [True, False])
+def test_the_host_is_asked_the_same_without_locks(place, agent, has_flock):
+    tools = place / "bin"
+    tools.mkdir()
+    for name in ["grep", "cat", "tail", "sleep"] + ["flock"] * has_flock:
+        (tools / name).symlink_to(shutil.which(name))
+    hold = place / "hold"
+    hold.touch()
+    given = order("first", request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"))
+    assert start(agent, place / "first", given).returncode == 0
+    said, why = follow(place / "first", str(tools)).communicate()
+    assert said.startswith("numalab=measuring\n") and why == ""
+    os.kill(status_of(place / "first").pid, signal.SIGKILL)
+    waiting.wait_for(lambda: not job._alive("first"))
+    said, _ = follow(place / "first", str(tools)).communicate()
+    assert said.startswith("numalab=gone\n")
 
 
 def test_a_request_that_fails_does_not_cost_the_others(place, agent):

@@ -8,6 +8,7 @@ sees how far it is, however often the connection broke in between:
                         one piece)
     events.ndjson       every progress event (events.py), each with the "key" of its request
     said.txt            what went wrong beyond that
+    working             locked as long as something is measured, for who waits for the end
     KEY.json            a request's plan and the name of its run
     runs/RUN/           run directories
     runs.tar            the complete ones and runs.json (which is of which request), packed once
@@ -22,6 +23,7 @@ reboot.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -35,7 +37,7 @@ import traceback
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, TextIO, Tuple
 
 from ..contract import GRADES, SCHEMA, Plan, Reason, Request, dumps, from_json, reason
 from ..errors import Fault
@@ -139,7 +141,10 @@ def start(folder: Path, given: Any) -> Dict[str, Any]:
         _forget_old(folder)
         work = _Queue(folder, order)
         work.write()
-        _detach(work, [queue, own])
+        working = held.enter_context(open(folder / "working", "w"))
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(working, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _detach(work, [queue, own], working)
         return journal.read_json(folder / "status.json")
 
 
@@ -164,7 +169,7 @@ def _forget_old(folder: Path) -> None:
                 shutil.rmtree(status.parent, ignore_errors=True)
 
 
-def _detach(work: _Queue, held: List[socket.socket]) -> None:
+def _detach(work: _Queue, held: List[socket.socket], working: TextIO) -> None:
     """Fork the queue off, free of the terminal and the connection; return in the parent."""
     said = os.open(work.folder / "said.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
@@ -182,7 +187,7 @@ def _detach(work: _Queue, held: List[socket.socket]) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, said), (2, said)):
             os.dup2(source, target)
-        process.close_files(mine.fileno() for mine in held)
+        process.close_files([*(mine.fileno() for mine in held), working.fileno()])
         for mine in held:
             mine.listen(64)  # now it tells this process's pid
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
