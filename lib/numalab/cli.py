@@ -339,19 +339,7 @@ def run(
     wanted: Wanted,
 ) -> None:
     """Measure: every binding in randomised blocks, each placement proven, results stored."""
-    if sum([experiment is not None, wanted.every, resume is not None]) != 1:
-        raise Fault("name one experiment, or --all, or --resume DIR", "numalab list shows them")
-    if resume is None and (own_file or begun_elsewhere):
-        raise Fault("--experiment and --begun-elsewhere go with --resume")
-    if hosts is None and (inventory or stop):
-        raise Fault("--inventory and --stop need --hosts", "name a group or a host with it")
-    if hosts is not None and (resume is not None or wanted.host_name is not None):
-        raise Fault(
-            "--hosts goes with neither --resume nor --host",
-            "the same command completes what is missing, and the inventory names the hosts",
-        )
-    if hosts is not None and wanted.until is not None:
-        raise Fault("--until goes not with --hosts", "give each host its --blocks or --budget")
+    _check_together(experiment, resume, own_file, begun_elsewhere, hosts, inventory, stop, wanted)
     from numalab import session
 
     settings = session.Settings(
@@ -378,6 +366,32 @@ def run(
         session.run_all(asked, settings, wanted.budget_s)
     else:
         session.run(asked[0], settings)
+
+
+def _check_together(
+    experiment: str | None,
+    resume: Path | None,
+    own_file: Path | None,
+    begun_elsewhere: bool,
+    hosts: str | None,
+    inventory: list[Path] | None,
+    stop: bool,
+    wanted: Wanted,
+) -> None:
+    """Raise Fault for options of ``run`` that do not go together."""
+    if sum([experiment is not None, wanted.every, resume is not None]) != 1:
+        raise Fault("name one experiment, or --all, or --resume DIR", "numalab list shows them")
+    if resume is None and (own_file or begun_elsewhere):
+        raise Fault("--experiment and --begun-elsewhere go with --resume")
+    if hosts is None and (inventory or stop):
+        raise Fault("--inventory and --stop need --hosts", "name a group or a host with it")
+    if hosts is not None and (resume is not None or wanted.host_name is not None):
+        raise Fault(
+            "--hosts goes with neither --resume nor --host",
+            "the same command completes what is missing, and the inventory names the hosts",
+        )
+    if hosts is not None and wanted.until is not None:
+        raise Fault("--until goes not with --hosts", "give each host its --blocks or --budget")
 
 
 def _on_hosts(

@@ -114,13 +114,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     cells = [_marked(_with_differences(cell, by_id), host, own) for cell in cells]
     cells = _with_control(cells) if request.control else cells
     outlay = _outlay(driver, cells, environment)
-    fitted = budget.fit(
-        cells, request.blocks, request.budget_s,
-        lambda left, blocks: _estimate(
-            started(*toured(driver, left)), blocks, outlay, driver.calibration(left)
-        ).total_s,
-        cells_first=request.until is not None,
-    )  # fmt: skip
+    fitted = _fitted(request, driver, cells, outlay)
     if fitted.unfit:
         cells, unfit = fitted.cells, [*unfit, *fitted.unfit]
         outlay = _outlay(driver, cells, environment)
@@ -149,15 +143,28 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
         settings=own,
         least_s=round(fitted.least_s, 3),
     )
-    warnings = [*found.warnings, *_warnings(plan, host), *environment.missing]
-    if fitted.blocks < request.blocks:
-        warnings.append(
-            reason(
-                "fewer-blocks", blocks=fitted.blocks, asked=request.blocks,
-                budget_s=request.budget_s,
-            )
-        )  # fmt: skip
-    return replace(plan, warnings=tuple(warnings))
+    warnings = (*found.warnings, *_warnings(plan, host), *environment.missing)
+    return replace(plan, warnings=(*warnings, *_fewer_blocks(request, fitted)))
+
+
+def _fitted(
+    request: Request, driver: Driver, cells: List[Cell], outlay: Optional[Outlay]
+) -> budget.Fitted:
+    """Return the cells and blocks that the request's budget has time for."""
+
+    def takes_s(left: Sequence[Cell], blocks: int) -> float:
+        trials = started(*toured(driver, left))
+        return _estimate(trials, blocks, outlay, driver.calibration(left)).total_s
+
+    cells_first = request.until is not None
+    return budget.fit(cells, request.blocks, request.budget_s, takes_s, cells_first=cells_first)
+
+
+def _fewer_blocks(request: Request, fitted: budget.Fitted) -> List[Reason]:
+    if fitted.blocks == request.blocks:
+        return []
+    asked, budget_s = request.blocks, request.budget_s
+    return [reason("fewer-blocks", blocks=fitted.blocks, asked=asked, budget_s=budget_s)]
 
 
 def _with_control(cells: List[Cell]) -> List[Cell]:

@@ -386,21 +386,30 @@ def _guard_program(
                     ended = time.monotonic()
                     say({"status": status, "usage": _numbers(usage), "ended": ended})
 
+    _reap_until_ordered(orders, woken, reap)
+    say({"left": _end_all_below(reap)})
+    os._exit(0)
+
+
+def _reap_until_ordered(orders: int, woken: int, reap: Callable[[], None]) -> None:
+    """Reap whatever ends, until the agent closes its pipe of orders."""
     while True:
         ready = select.select([orders, woken], [], [])[0]
         if woken in ready:
             os.read(woken, 4096)
             reap()
         if orders in ready:
-            break
+            return
+
+
+def _end_all_below(reap: Callable[..., None]) -> List[int]:
+    """End every process below this one; return those that cannot be ended."""
     while True:
         left = _end_below(set(), reap)
         reap()
         # A scan of /proc can miss a process whose parent ends meanwhile; the kernel's list cannot.
         if left or not _has_children():
-            break
-    say({"left": left})
-    os._exit(0)
+            return left
 
 
 def _has_children() -> bool:
