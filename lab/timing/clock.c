@@ -75,6 +75,11 @@ void clock_real_from(u64 ps) {
     atomic_fetch_add(&idle_sequence, 1);
 }
 
+void clock_idle_until(u64 ps) {
+    if (ps > idle_ps)
+        page->idle_ps += ps - idle_ps;
+}
+
 /* ---- the main loop's waits --------------------------------------------------------------- */
 
 static int (*real_ppoll)(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *);

@@ -71,6 +71,8 @@ static void enter(struct vcpu *c, u64 now) {
             if (c->now_ps < now)
                 RELAXED_STORE(c->now_ps, now);
             c->limit_ps = 0; /* synchronise at once */
+            if (atomic_load(&running_count) == 0)
+                clock_idle_until(now);
         }
         atomic_store(&c->running, 1);
         atomic_fetch_add(&running_count, 1);

@@ -254,6 +254,39 @@ static void test_no_vcpu_runs_far_ahead_and_no_clock_goes_back(const char *mode)
     page->gave_up = 0;
 }
 
+static void wait_ms(long ms) { /* as QEMU's thread of a halted vCPU does */
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    long ns = until.tv_nsec + ms * 1000000;
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    pthread_mutex_lock(&mutex);
+    pthread_cond_timedwait(&never, &mutex, &until);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void test_time_in_which_no_vcpu_runs_is_counted(void) {
+    make("");
+    atomic_store(&running_count, 0);
+    sync_start(0);
+    atomic_store(&model_on, true);
+    page->idle_ps = 0;
+    sync_is(0);
+    wait_ms(5);
+    u64 idle = page->idle_ps;
+    CHECK(idle >= (u64)4 * 1000000000, "%lu us", idle / 1000000);
+    atomic_store(&vcpus[1].running, 1); /* another runs */
+    atomic_fetch_add(&running_count, 1);
+    wait_ms(5);
+    CHECK(page->idle_ps == idle, "%lu us more", (page->idle_ps - idle) / 1000000);
+    atomic_store(&vcpus[1].running, 0);
+    sync_leave(me);
+    atomic_store(&model_on, false);
+    me = NULL;
+}
+
 int main(void) {
     sync_begin();
     clock_begin();
@@ -266,6 +299,7 @@ int main(void) {
     test_a_calendar_gives_each_slot_once_in_any_order();
     test_a_line_that_another_core_changed_comes_from_it();
     test_a_wrong_configuration_is_refused_by_its_key();
+    test_time_in_which_no_vcpu_runs_is_counted();
     test_no_vcpu_runs_far_ahead_and_no_clock_goes_back("serial=0");
     test_no_vcpu_runs_far_ahead_and_no_clock_goes_back("serial=1");
     printf(failures ? "%d checks failed\n" : "all checks hold\n", failures);

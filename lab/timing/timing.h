@@ -145,6 +145,7 @@ u64 clock_real_ns(void);
 u64 clock_now_ps(void); /* what this thread is told; never less than what any was told before */
 u64 clock_raise(u64 ps);
 void clock_real_from(u64 ps); /* real time goes on from there; under running_lock */
+void clock_idle_until(u64 ps); /* counts what has passed since, in which no vCPU ran */
 void clock_begin(void);
 u64 clock_ticks_a_second(void); /* of the time-stamp counter, as far as it was seen; 0: unknown */
 void clock_trap_tsc(void);    /* of this thread, once the guest's counter follows the model */

@@ -123,7 +123,8 @@ def snapshot(root: str = "/") -> Optional[Dict[str, Any]]:
 def totals(root: str = "/") -> Dict[str, float]:
     """Return what all CPUs did so far, by which a client's own time can be explained.
 
-    ``near_bytes`` and ``far_bytes`` were read from memory of the CPU's own node and of others.
+    ``near_bytes`` and ``far_bytes`` were read from memory of the CPU's own node and of others. In
+    ``idle_ps`` no CPU ran: it waits in real time then, for a disk or for nothing.
     Empty without a model.
     """
     now = snapshot(root)
@@ -134,6 +135,7 @@ def totals(root: str = "/") -> Dict[str, float]:
     near = sum(one["read_bytes"][str(n // each)] for n, one in enumerate(cpus))
     return {
         **{name: sum(one[name] for one in cpus) for name in ("instructions", "stall_ps")},
+        "idle_ps": now["idle_ps"],
         "near_bytes": near,
         "far_bytes": sum(sum(one["read_bytes"].values()) for one in cpus) - near,
     }
