@@ -281,6 +281,7 @@ def test_a_host_with_configured_timing_decides_no_claim_beside_another(three, tm
     both = article.Article([*three.runs, run])
     assert {one.host for one in both._verdicts()} == {"real", "two", "sixteen"}
     assert both.claims() == "" or "model" not in both.claims()
+    assert "model" not in both.on("stream") and "model" in article.Article([run]).on("stream")
     assert {one.host for one in article.Article([run])._verdicts()} == {"model"}
 
 

@@ -148,8 +148,13 @@ class Article:
         return Article([run for run in self.runs if badge.of(run) == kind])
 
     def on(self, experiment: str) -> str | None:
-        """Return the hosts of an experiment, each with the badge of its evidence."""
-        hosts = dict.fromkeys(run.manifest.host for run in self.chosen.of(experiment))
+        """Return the hosts of an experiment, each with the badge of its evidence.
+
+        Where there are other hosts, those with configured timing are left out, as of verdicts.
+        """
+        asked = self.chosen.of(experiment)
+        real = [run for run in asked if badge.of(run) != CONFIGURED]
+        hosts = dict.fromkeys(run.manifest.host for run in real or asked)
         said = [f"{escape.markdown(one)} {badge.mark(self.chosen.badge(one))}" for one in hosts]
         return listed(said) if said else None
 
