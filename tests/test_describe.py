@@ -11,9 +11,11 @@ import pytest
 
 import sysfs_tree
 import waiting
+from numalab import services
 from numalab.agent.contract import SCHEMA, Host, State, from_json, reason
 from numalab.agent.host import describe, tools
 from numalab.agent.host.tools import Tool
+from numalab.agent.served.service import description
 
 CPU = "sys/devices/system/cpu"
 
@@ -183,6 +185,25 @@ def test_a_program_that_is_not_there_says_what_needs_it(tmp_path, monkeypatch):
     found = {tool.name: tool for tool in tools.find(limit_s=3)}
     assert str(found["numactl"].why) == "numactl is not on PATH: the host experiment asks it"
     assert not any(tool.usable for tool in found.values() if tool.name != "mysql_server")
+
+
+def test_a_service_is_there_when_its_run_would_find_its_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program(tmp_path, "cached", "echo 'cached 1.6.18'\n")
+    text = """says: a cache
+needs: {server: %s}
+version: "{server} --version"
+memory: [64MiB]
+start: "{server} {port}"
+load: {kind: command, command: "{server} {port} {time_s}", figures: {requests_per_second: "all #"}}
+"""
+    there, not_there = (
+        description.read(services.parse(text % name, tmp_path / f"{name}.yml"))
+        for name in ("cached", "forgotten")
+    )
+    found = {one.name: one for one in tools.find(limit_s=3, services=[there, not_there])}
+    assert found["cached"] == Tool("cached", True, "1.6.18")
+    assert not found["forgotten"].usable and "forgotten" in str(found["forgotten"].why)
 
 
 def test_why_perf_cannot_be_used(tmp_path, monkeypatch):

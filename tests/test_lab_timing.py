@@ -156,7 +156,8 @@ def test_all_cpus_together_tell_near_bytes_from_far_ones(tmp_path):
     first = {"instructions": 5, "stall_ps": 7, "read": (640, 64)}
     second = {"instructions": 6, "stall_ps": 8, "read": (128, 320)}
     assert memory_model.totals(a_page(tmp_path / "a", first, second)) == {
-        "instructions": 11, "stall_ps": 15, "idle_ps": 0, "near_bytes": 640 + 320, "far_bytes": 64 + 128,
+        "instructions": 11, "stall_ps": 15, "idle_ps": 0,
+        "near_bytes": 640 + 320, "far_bytes": 64 + 128,
     }  # fmt: skip
     assert memory_model.totals(str(tmp_path)) == {}
 

@@ -81,9 +81,10 @@ def host(
     as_json: Json = False,
 ) -> None:
     """Show this machine (or a copied sysfs tree): nodes, CPUs, memory, distances, settings."""
+    from numalab import services
     from numalab.agent.host import describe
 
-    _print(describe.run(str(root), as_json, _width()))
+    _print(describe.run(str(root), as_json, _width(), services.readable()))
 
 
 @app.command()

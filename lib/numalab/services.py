@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -27,6 +28,15 @@ _README = "services/README.md explains the keys"
 def names() -> list[str]:
     """Return the names of the services of the checkout, sorted."""
     return sorted(path.stem for path in (home.root() / "services").glob("*.yml"))
+
+
+def readable() -> list[Service]:
+    """Return the services of the checkout, but for files with a mistake: a run tells of these."""
+    found = []
+    for name in names():
+        with contextlib.suppress(Fault):
+            found.append(description.read(load(name)))
+    return found
 
 
 def load(name: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ all have answered in time. Nothing is measured and nothing is compiled.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -18,12 +17,15 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from .. import kernel
 from ..contract import Reason, from_json, reason, to_json
 from ..drivers import driver
 from ..errors import Fault
+from ..served.service.description import Service
+from ..served.service.driver import programs_of
 
 _LIMIT_S = 1.0
 _DRIVERS = ("sysbench", "stream", "mlc", "mysql_server")
@@ -43,12 +45,17 @@ class Tool:
     why: Optional[Reason] = None
 
 
-def find(limit_s: float = _LIMIT_S) -> List[Tool]:
-    """Return the tools of this host; the whole takes ``limit_s`` at most."""
+_Question = Callable[[], Tool]
+
+
+def find(limit_s: float = _LIMIT_S, services: Sequence[Service] = ()) -> List[Tool]:
+    """Return the tools of this host, and ``services``; the whole takes ``limit_s`` at most."""
+    questions = _questions()
+    questions.update((one.name, partial(_service, one)) for one in services)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _reply(writing)
+        _reply(writing, questions)
     os.close(writing)
     answers = _answers(reading, time.monotonic() + limit_s)
     try:
@@ -57,18 +64,18 @@ def find(limit_s: float = _LIMIT_S) -> List[Tool]:
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     late = reason("no-answer-in-time", limit=limit_s)
-    return [answers.get(name) or Tool(name, False, None, late) for name in _questions()]
+    return [answers.get(name) or Tool(name, False, None, late) for name in questions]
 
 
-def _questions() -> Dict[str, Callable[[], Tool]]:
-    by_driver = {name: functools.partial(_by_driver, name) for name in _DRIVERS}
+def _questions() -> Dict[str, _Question]:
+    by_driver = {name: partial(_by_driver, name) for name in _DRIVERS}
     return {"numactl": _numactl, "compiler": _compiler, **by_driver, "perf": _perf}
 
 
-def _reply(writing: int) -> NoReturn:
+def _reply(writing: int, questions: Mapping[str, _Question]) -> NoReturn:
     """Write a line of JSON for each tool, as soon as it is known."""
 
-    def answer(name: str, question: Callable[[], Tool]) -> None:
+    def answer(name: str, question: _Question) -> None:
         os.write(writing, (json.dumps([name, to_json(question())]) + "\n").encode())
 
     try:
@@ -76,7 +83,7 @@ def _reply(writing: int) -> NoReturn:
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
-        threads = [threading.Thread(target=answer, args=one) for one in _questions().items()]
+        threads = [threading.Thread(target=answer, args=one) for one in questions.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -106,6 +113,14 @@ def _by_driver(name: str) -> Tool:
         return Tool(name, False, None, reason("tool-unusable", what=fault.what))
     version = str(found.facts.get("server") or found.version or "") or None
     return Tool(name, True, version, None if version else reason("version-in-results"))
+
+
+def _service(service: Service) -> Tool:
+    try:
+        _, version = programs_of(service)
+    except Fault as fault:
+        return Tool(service.name, False, None, reason("tool-unusable", what=fault.what))
+    return Tool(service.name, True, version or None)
 
 
 def _numactl() -> Tool:

@@ -68,9 +68,7 @@ class ServiceDriver(ServedDriver):
     def find(self, given: Mapping[str, Any]) -> ToolRecord:
         """Return the programs of the service; Fault when one is missing."""
         service = _service(given)
-        _check_here(service)
-        programs = {name: _program(service, name, c) for name, c in service.needs.items()}
-        version = _version(service, programs)
+        programs, version = programs_of(service)
         title = f"{service.name} {version}".strip()
         own = {**loads.program(service.load), **_balancing(service, given)}
         for name, key in (("numalab-load", "load_version"), ("HAProxy", "balancer_version")):
@@ -400,6 +398,16 @@ def _cpus_of_client_and_balancer(service: Service, resolved: Mapping[str, Any]) 
     if service.balancer == NO_BALANCER or resolved["client_shares"] or len(cpus) < 2:
         return {"balancer_cpus": resolved["client_cpus"]}
     return {"client_cpus": cpulist.format(cpus[:-1]), "balancer_cpus": str(cpus[-1])}
+
+
+def programs_of(service: Service) -> Tuple[Dict[str, str], str]:
+    """Return the paths of the programs that a service needs here, by name, and its version.
+
+    Raises NotHere when one is missing, and Fault when its version cannot be told.
+    """
+    _check_here(service)
+    programs = {name: _program(service, name, c) for name, c in service.needs.items()}
+    return programs, _version(service, programs)
 
 
 def _check_here(service: Service) -> None:
