@@ -42,3 +42,16 @@ def test_a_command_is_followed_to_its_end():
     gone.wait()
     with pytest.raises(waiting.Stuck, match="it has ended, but not its output"):
         waiting.follow(gone, silent_s=0.2)
+
+
+def test_sizes_are_told_while_folders_come_and_go(tmp_path):
+    """A run that arrives is moved to its place meanwhile."""
+    moving = command(
+        f"cd {tmp_path}; n=0; while [ $n -lt 300 ]; do mkdir -p a/b/c; : >a/b/c/d; mv a e; rm -r e;"
+        " n=$((n + 1)); done"
+    )
+    while moving.poll() is None:
+        waiting.sizes([tmp_path])
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "ten").write_bytes(b"x" * 10)
+    assert waiting.sizes([tmp_path]) == 11

@@ -7,6 +7,7 @@ the process that should bring it is gone, or when nothing was seen of it for SIL
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import threading
 import time
@@ -95,11 +96,11 @@ def sizes(folders):
     """Return a number that grows with the files below some folders."""
     total = 0
     for folder in folders:
-        for path in Path(folder).rglob("*"):
-            try:
-                total += path.stat().st_size if path.is_file() else 1
-            except OSError:
-                continue  # it was moved while we looked
+        for within, names, files in os.walk(folder):  # what was moved meanwhile is passed over
+            total += len(names)
+            for name in files:
+                with contextlib.suppress(OSError):
+                    total += os.stat(os.path.join(within, name)).st_size
     return total
 
 

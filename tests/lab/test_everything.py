@@ -70,7 +70,7 @@ def test_a_pool_that_innodb_interleaves_against_its_binding_is_caught(numalab, c
     assert len(trials) == 2 and {trial["grade"] for trial in trials} == {"error"}
     for trial in trials:
         assert "MySQL 9" in trial["tool"]["version"]
-        assert trial["reason"]["code"] == "pages-outside"
+        assert trial["reason"]["code"] == "memory-outside"
         assert trial["reason"]["fields"]["node"] == 1
 
 
