@@ -9,9 +9,8 @@ From the run, each cell is set against its baseline:
 - *counted*: the change of time per query that the model's counters ask for. It is the change of
   the time for which CPUs waited for memory, per instruction, at the baseline's instructions.
 - *found*: the change of time per query that the client measured. *Equal* is the same at the
-  baseline's instructions, since a slower query has more of the clock's ticks in it, and without the
-  time in which no CPU ran: a wait for the disk takes real time. It should be within a tenth of what
-  was counted, and three thousandths of the time: what six blocks leave of the noise.
+  baseline's instructions: a slower query has more of the clock's ticks in it. It should be within a
+  tenth of what was counted, and three thousandths of the time: what six blocks leave of the noise.
 - *again*: how far the latter ratio differs between three repetitions of two blocks each: 1 % at
   most. (In brackets: as the client found it.)
 - *judged*: what the judge says, by the smallest effect that the run can see. What was counted and
@@ -79,16 +78,11 @@ class Cost(NamedTuple):
     time: float  # of a client's, or of a CPU where clients wait for CPUs; as the client says
     instructions: float
     stall: float  # CPUs waited for memory
-    idle: float  # no CPU ran
     remote: float  # share of the lines that came from another node
-
-    def busy(self) -> float:
-        """Return the time in which a CPU ran."""
-        return self.time - self.idle
 
     def each(self) -> float:
         """Return the time that an instruction took, all in all."""
-        return self.busy() / self.instructions
+        return self.time / self.instructions
 
 
 def cost(run: runs.Run, trial: TrialRecord) -> Cost:
@@ -105,12 +99,10 @@ def cost(run: runs.Run, trial: TrialRecord) -> Cost:
     # What the client does after its measured time, until it has ended, waits rather than works.
     cell = run.cells[trial.cell]
     counted, queries = client["model"], per_second * cell.options["time_s"]
-    wait_for = min(client["clients"], len(cpulist.parse(cell.cpus or "")))
     return Cost(
-        time=wait_for * 1e9 / per_second,
+        time=min(client["clients"], len(cpulist.parse(cell.cpus or ""))) * 1e9 / per_second,
         instructions=counted["instructions"] / queries,
         stall=counted["stall_ps"] / 1000 / queries,
-        idle=wait_for * counted["idle_ps"] / 1000 / queries,
         remote=counted["far_bytes"] / (counted["near_bytes"] + counted["far_bytes"]),
     )
 
@@ -151,8 +143,7 @@ def look(run: runs.Run, beside: runs.Run | None = None) -> bool:
         own = mean(costs[cell.id].values())
         words = (
             f"  {cell.id:22} {own.time / 1000:6.1f} us a query  {own.instructions / 1000:5.1f} k "
-            f"instructions  {own.stall / 1000:6.1f} us stall  {own.idle / 1000:5.1f} us idle  "
-            f"{own.remote:4.0%} remote"
+            f"instructions  {own.stall / 1000:6.1f} us stall  {own.remote:4.0%} remote"
         )
         base = cell.id if beside else base_of(cell)
         if base in others and (beside or base != cell.id):
@@ -199,7 +190,7 @@ def compare(
     both = sorted(set(mine) & set(base))
     one, other = (mean(of[block] for block in both) for of in (mine, base))
     counted = one.stall / one.instructions - other.stall / other.instructions
-    counted *= other.instructions / other.busy()
+    counted *= other.instructions / other.time
     took = one.time / other.time - 1
     equal = one.each() / other.each() - 1
     again, as_found = (

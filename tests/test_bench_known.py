@@ -21,12 +21,10 @@ def effect(decision):
     return judge.Effect(1.0, None, None, None, 6, decision)
 
 
-def trials(time, stall, wobble=0.0, instructions=50_000.0, idle=0.0):
+def trials(time, stall, wobble=0.0, instructions=50_000.0):
     """Six blocks of a cell; every second pair of blocks is slower by ``wobble``."""
     return {
-        block: known.Cost(
-            time * (1 + wobble * ((block - 1) // 2 % 2)), instructions, stall, idle, 0.5
-        )
+        block: known.Cost(time * (1 + wobble * ((block - 1) // 2 % 2)), instructions, stall, 0.5)
         for block in range(1, 7)
     }
 
@@ -39,13 +37,7 @@ def said(mine, decision=judge.DIFFERENT, smallest=0.02, control=False):
 
 
 def test_a_query_costs_what_was_counted_while_the_client_measured(monkeypatch):
-    counted = {
-        "instructions": 4e6,
-        "stall_ps": 6e9,
-        "idle_ps": 2e9,
-        "near_bytes": 300,
-        "far_bytes": 100,
-    }
+    counted = {"instructions": 4e6, "stall_ps": 6e9, "near_bytes": 300, "far_bytes": 100}
     records = [
         {"kind": "run", "clients": 2, "elapsed_s": 4.2, "model": counted},
         {"kind": "result", "name": "queries_per_second", "value": 90, "checkpoint_s": 1},
@@ -65,9 +57,9 @@ def test_a_query_costs_what_was_counted_while_the_client_measured(monkeypatch):
         },
     )
     # 400 queries in 4 s of two clients, who wait for a CPU where there is but one.
-    for cell, time, idle in (("local:0", 2e7, 1e4), ("cores:1", 1e7, 5e3)):
+    for cell, time in (("local:0", 2e7), ("cores:1", 1e7)):
         trial = SimpleNamespace(raw={"stdout": ""}, cell=cell)
-        assert known.cost(run, trial) == known.Cost(time, 10_000.0, 15_000.0, idle, 0.25)
+        assert known.cost(run, trial) == known.Cost(time, 10_000.0, 15_000.0, 0.25)
 
 
 def test_what_the_model_counts_is_what_the_client_must_find():
@@ -81,11 +73,6 @@ def test_stall_is_set_against_as_many_instructions():
     """A tenth more instructions, which take their time and stall as often: no memory cost that."""
     held, words = said(trials(115_500.0, 27_500.0, instructions=55_000.0))
     assert held and "counted +5.00%  equal +5.00%  found +15.50%" in words
-
-
-def test_a_wait_for_the_disk_is_no_part_of_what_memory_costs():
-    held, words = said(trials(125_000.0, 25_000.0, idle=20_000.0))
-    assert held and "counted +5.00%  equal +5.00%  found +25.00%" in words
 
 
 @pytest.mark.parametrize(("wobble", "holds"), [(0.004, True), (0.012, False)])
@@ -112,7 +99,7 @@ def test_of_the_control_only_the_repetitions_count():
 
 
 def test_the_mean_is_that_of_logarithms():
-    two = [known.Cost(1.0, 1.0, 1.0, 0.0, 0.0), known.Cost(4.0, 1.0, 1.0, 0.0, 0.0)]
+    two = [known.Cost(1.0, 1.0, 1.0, 0.0), known.Cost(4.0, 1.0, 1.0, 0.0)]
     assert known.mean(two).time == pytest.approx(math.sqrt(4.0))
 
 
