@@ -8,11 +8,13 @@ From the run, each cell is set against its baseline:
 
 - *counted*: the change of time per query that the model's counters ask for. It is the change of
   the time for which CPUs waited for memory, per instruction, at the baseline's instructions.
-- *found*: the change of time per query that the client measured. *Equal* is the same at the
-  baseline's instructions: a slower query has more of the clock's ticks in it. It should be within a
-  tenth of what was counted, and three thousandths of the time: what six blocks leave of the noise.
-- *again*: how far the latter ratio differs between three repetitions of two blocks each: 1 % at
-  most. (In brackets: as the client found it.)
+- *equal*: the change of the time that passed meanwhile by the guest's own clock, at the baseline's
+  instructions. It should be within a tenth of what was counted, and three thousandths of the time:
+  what six blocks leave of the noise.
+- *found*: the change of time per query that the client measured. A query takes more instructions in
+  some trials than in others, and where it is slower it has more of the clock's ticks in it.
+- *again*: how far *equal* differs between three repetitions of two blocks each: 1 % at most. (In
+  brackets: as the client found it.)
 - *judged*: what the judge says, by the smallest effect that the run can see. What was counted and
   is greater must be found; where nothing was planted nothing must be.
 
@@ -76,13 +78,14 @@ class Cost(NamedTuple):
     """What a query took in one trial, of all CPUs together; times in ns."""
 
     time: float  # of a client's, or of a CPU where clients wait for CPUs; as the client says
+    passed: float  # by the guest's clock, while the model counted: what the client does to end, too
     instructions: float
     stall: float  # CPUs waited for memory
     remote: float  # share of the lines that came from another node
 
     def each(self) -> float:
         """Return the time that an instruction took, all in all."""
-        return self.time / self.instructions
+        return self.passed / self.instructions
 
 
 def cost(run: runs.Run, trial: TrialRecord) -> Cost:
@@ -96,11 +99,12 @@ def cost(run: runs.Run, trial: TrialRecord) -> Cost:
         if one["kind"] == "result" and one.get("name") == METRIC and "checkpoint_s" not in one
     ]
     (client,) = [one for one in records if one["kind"] == "run"]
-    # What the client does after its measured time, until it has ended, waits rather than works.
     cell = run.cells[trial.cell]
     counted, queries = client["model"], per_second * cell.options["time_s"]
+    at_once = min(client["clients"], len(cpulist.parse(cell.cpus or "")))
     return Cost(
-        time=min(client["clients"], len(cpulist.parse(cell.cpus or ""))) * 1e9 / per_second,
+        time=at_once * 1e9 / per_second,
+        passed=at_once * 1e9 * client["elapsed_s"] / queries,
         instructions=counted["instructions"] / queries,
         stall=counted["stall_ps"] / 1000 / queries,
         remote=counted["far_bytes"] / (counted["near_bytes"] + counted["far_bytes"]),
@@ -190,7 +194,7 @@ def compare(
     both = sorted(set(mine) & set(base))
     one, other = (mean(of[block] for block in both) for of in (mine, base))
     counted = one.stall / one.instructions - other.stall / other.instructions
-    counted *= other.instructions / other.time
+    counted *= other.instructions / other.passed
     took = one.time / other.time - 1
     equal = one.each() / other.each() - 1
     again, as_found = (

@@ -24,7 +24,9 @@ def effect(decision):
 def trials(time, stall, wobble=0.0, instructions=50_000.0):
     """Six blocks of a cell; every second pair of blocks is slower by ``wobble``."""
     return {
-        block: known.Cost(time * (1 + wobble * ((block - 1) // 2 % 2)), instructions, stall, 0.5)
+        block: known.Cost(
+            *[time * (1 + wobble * ((block - 1) // 2 % 2))] * 2, instructions, stall, 0.5
+        )
         for block in range(1, 7)
     }
 
@@ -57,9 +59,9 @@ def test_a_query_costs_what_was_counted_while_the_client_measured(monkeypatch):
         },
     )
     # 400 queries in 4 s of two clients, who wait for a CPU where there is but one.
-    for cell, time in (("local:0", 2e7), ("cores:1", 1e7)):
+    for cell, time, passed in (("local:0", 2e7, 2.1e7), ("cores:1", 1e7, 1.05e7)):
         trial = SimpleNamespace(raw={"stdout": ""}, cell=cell)
-        assert known.cost(run, trial) == known.Cost(time, 10_000.0, 15_000.0, 0.25)
+        assert known.cost(run, trial) == known.Cost(time, passed, 10_000.0, 15_000.0, 0.25)
 
 
 def test_what_the_model_counts_is_what_the_client_must_find():
@@ -99,7 +101,7 @@ def test_of_the_control_only_the_repetitions_count():
 
 
 def test_the_mean_is_that_of_logarithms():
-    two = [known.Cost(1.0, 1.0, 1.0, 0.0), known.Cost(4.0, 1.0, 1.0, 0.0)]
+    two = [known.Cost(1.0, 1.0, 1.0, 1.0, 0.0), known.Cost(4.0, 1.0, 1.0, 1.0, 0.0)]
     assert known.mean(two).time == pytest.approx(math.sqrt(4.0))
 
 
