@@ -128,8 +128,11 @@ def numalab(checkout):
         reaper.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def guest(numalab):
-    """A guest of two nodes that stays up for the tests that only use it; its name."""
+    """A guest of two nodes that is up for the tests that only use it; its name.
+
+    It stays up; where the tests of another file have ended it, it boots again.
+    """
     numalab("lab", "up", "test-one")
     return "test-one"
