@@ -84,7 +84,7 @@ def host(
     from numalab import services
     from numalab.agent.host import describe
 
-    _print(describe.run(str(root), as_json, _width(), services.readable()))
+    _print(describe.run(str(root), as_json, _width(), services.readable))
 
 
 @app.command()

@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 import textwrap
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import cpulist
 from ..contract import SCHEMA, Host, Json, Node, State, to_json
@@ -35,15 +35,18 @@ def read(root: str) -> Facts:
     return Facts(host, state.read(root), survey.read_nodes(host))
 
 
-def run(root: str, as_json: bool, width: int, services: Sequence[Service] = ()) -> str:
+def run(
+    root: str, as_json: bool, width: int, services: Callable[[], Sequence[Service]] = tuple
+) -> str:
     """Return the machine below ``root`` as text for a terminal, or as JSON: shape and state.
 
-    The text of this machine tells which programs are here, also those of ``services``.
+    The text of this machine tells which programs are here, also those of
+    ``services()``, which is asked for that text alone.
     """
     live = os.path.realpath(root) == "/"
     facts = read(root)
     if not as_json:
-        return text(facts, tools_module.find(services=services) if live else [], width)
+        return text(facts, tools_module.find(services=services()) if live else [], width)
     named = {"host": platform.node() if live else None}
     return json.dumps({**named, **as_record(facts)}, indent=2, ensure_ascii=False)
 

@@ -161,7 +161,7 @@ def _fitted(
 
 
 def _fewer_blocks(request: Request, fitted: budget.Fitted) -> List[Reason]:
-    if fitted.blocks == request.blocks:
+    if fitted.blocks >= request.blocks:
         return []
     asked, budget_s = request.blocks, request.budget_s
     return [reason("fewer-blocks", blocks=fitted.blocks, asked=asked, budget_s=budget_s)]
