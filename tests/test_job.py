@@ -25,7 +25,7 @@ from numalab.agent.contract import (
     reason,
     to_json,
 )
-from numalab.agent.errors import Fault
+from numalab.agent.errors import Fault, NotHere
 from numalab.agent.trial import events, job, journal, lock
 
 
@@ -48,6 +48,12 @@ def request(*argv: str, blocks: int = 1, **more) -> Request:
         blocks=blocks, seed=1, control=False, collectors=None,
     )  # fmt: skip
     return replace(asked, **more)
+
+
+def waits_for(hold: Path) -> Request:
+    """A request whose program ends when a file is gone, which is made here."""
+    hold.touch()
+    return request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done")
 
 
 def order(session: str, *requests: Request) -> job.Order:
@@ -86,8 +92,7 @@ def _await(folder: Path, what):
 
 def test_a_second_fleet_is_refused_and_the_same_one_finds_its_own(place, agent):
     hold = place / "hold"
-    hold.touch()
-    given = order("first", request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"))
+    given = order("first", waits_for(hold))
     done = start(agent, place / "first", given)
     assert done.returncode == 0, done.stderr
     pid = waiting.wait_for(lambda: status_of(place / "first").pid)
@@ -124,8 +129,7 @@ def children(pid: int) -> set[str]:
 def test_who_waits_for_the_end_sleeps_until_it_comes(place, agent):
     """A host under test must stay quiet: nothing asks there again and again."""
     hold = place / "hold"
-    hold.touch()
-    given = order("first", request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"))
+    given = order("first", waits_for(hold))
     assert start(agent, place / "first", given).returncode == 0
     with follow(place / "first", os.environ["PATH"]) as one:
         waiting.wait_for(lambda: children(one.pid) == {"flock"}, one.pid)
@@ -145,8 +149,7 @@ def test_the_host_is_asked_the_same_without_locks(place, agent, has_flock):
     for name in ["grep", "cat", "tail", "sleep"] + ["flock"] * has_flock:
         (tools / name).symlink_to(shutil.which(name))
     hold = place / "hold"
-    hold.touch()
-    given = order("first", request("sh", "-c", f"while [ -e {hold} ]; do sleep 0.1; done"))
+    given = order("first", waits_for(hold))
     assert start(agent, place / "first", given).returncode == 0
     said, why = follow(place / "first", str(tools)).communicate()
     assert said.startswith("numalab=measuring\n") and why == ""
@@ -206,6 +209,18 @@ def test_what_sets_the_host_without_leave_is_left_out_of_many_and_fails_alone(pl
         assert queue.jobs[0].state == state
         assert "vm.swappiness" in str(queue.jobs[0].reason)
         assert "--allow-host-changes" in str(queue.jobs[0].reason)
+
+
+def test_what_a_host_lacks_the_tool_for_is_left_out_of_many_and_fails_alone(place, monkeypatch):
+    def lacking(options):
+        raise NotHere("it has no Tomcat", "install it")
+
+    monkeypatch.setattr(job.make.drivers.driver("command"), "find", lacking)
+    for others, state in ((1, "left out"), (0, "failed")):
+        queue = _queue(place, *[request("true")] * (1 + others))
+        queue._one(queue.jobs[0], request("true"))
+        assert queue.jobs[0].state == state
+        assert str(queue.jobs[0].reason) == "it has no Tomcat. install it"
 
 
 def test_a_run_that_cannot_be_completed_is_begun_anew_the_next_time(place, monkeypatch):

@@ -399,7 +399,8 @@ def _prepare_with_a_tool(
         return record, driver, fit, preparation.unfit
     if len(passed) == 1:
         raise passed[0]
-    raise Fault(
+    kind = NotHere if all(isinstance(fault, NotHere) for fault in passed) else Fault
+    raise kind(
         f"no tool can measure {request.tool.name}: " + "; ".join(fault.what for fault in passed),
         " ".join(fault.hint for fault in passed if fault.hint) or None,
     )

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, TextIO, Tuple
 
 from ..contract import GRADES, SCHEMA, Plan, Reason, Request, dumps, from_json, reason
-from ..errors import Fault
+from ..errors import Fault, NotHere
 from ..host import topology
 from ..plan import make, show
 from . import events, journal, lock, process, run
@@ -260,7 +260,8 @@ class _Queue:
         except run.Interrupted:
             raise
         except Fault as fault:
-            job.state, job.reason = "failed", events.failure(fault)
+            absent = isinstance(fault, NotHere) and self._among_others
+            job.state, job.reason = "left out" if absent else "failed", events.failure(fault)
             if isinstance(fault, journal.CannotComplete):
                 begun.unlink(missing_ok=True)  # the next try begins another run
         except OSError as error:
@@ -278,10 +279,14 @@ class _Queue:
         if not plan.order:
             return run.why_nothing_here(plan)
         changes = show.settings_text(plan)
-        # Asked for by itself it fails; among others it is left out, as `run --all` does.
-        if changes and not self.order.allow_host_changes and len(self.order.requests) > 1:
+        if changes and not self.order.allow_host_changes and self._among_others:
             return reason("changes-need-permission", settings=changes)
         return None
+
+    @property
+    def _among_others(self) -> bool:
+        """What cannot be measured here fails by itself, and is left out of several."""
+        return len(self.order.requests) > 1
 
     def _plan(self, begun: Path, request: Request) -> Tuple[Plan, str]:
         """Return the plan of a request and the name of its run: as begun earlier, or made now."""
