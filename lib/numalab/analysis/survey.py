@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..runs import Run
 
 FILES = ("machines.csv", "published.csv")
+EXACT = "exact from tool output"  # a row's quality: its number is as a tool printed it
 LATENCY, BANDWIDTH = "latency", "bandwidth"
 OTHER, SAME = "remote-socket", "remote-same-socket"  # classes of memory, against "local"
 WITHOUT_CPUS = ("cxl", "hbm")

@@ -10,10 +10,10 @@ import inspect
 import math
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -39,6 +39,7 @@ SETTINGS = (
 )  # fmt: skip
 
 _MARKS = {claims.SUPPORTED: "●", claims.REFUTED: "○", claims.INCONCLUSIVE: "–"}
+_Shown = TypeVar("_Shown")
 _NAME = re.compile(r"\$\{?(\w+)")
 
 
@@ -152,9 +153,8 @@ class Article:
 
         Where there are other hosts, those with configured timing are left out, as of verdicts.
         """
-        asked = self.chosen.of(experiment)
-        real = [run for run in asked if badge.of(run) != CONFIGURED]
-        hosts = dict.fromkeys(run.manifest.host for run in real or asked)
+        shown = _without_configured(self.chosen.of(experiment), badge.of)
+        hosts = dict.fromkeys(run.manifest.host for run in shown)
         said = [f"{escape.markdown(one)} {badge.mark(self.chosen.badge(one))}" for one in hosts]
         return listed(said) if said else None
 
@@ -188,8 +188,7 @@ class Article:
     def _verdicts(self) -> list[claims.Verdict]:
         """Where there are other hosts, those with configured timing decide no claim."""
         found: dict[tuple[str, str, str], claims.Verdict] = {}
-        real = [view for view in self.views if badge.of(view.run) != CONFIGURED]
-        for view in real or self.views:
+        for view in _without_configured(self.views, lambda view: badge.of(view.run)):
             of_server = self.chosen.where(view.run).removeprefix(view.run.manifest.host)
             for verdict in view.verdicts(self.runs):
                 if verdict.verdict != claims.NOT_TESTABLE:  # each server of a host has its own
@@ -475,7 +474,7 @@ class Article:
         for row in rows.iter_rows(named=True):
             said = tables.number(row["value"])
             unit = "" if row["unit"] in ("1", "1/s") else f" ({row['unit']})"
-            if not row["quality"].startswith("exact"):
+            if row["quality"] != survey.EXACT:
                 said = f"≈ {said}"
             line = made.setdefault((row["cpu"], row["binding"]), {})
             head = tables.plain(row["metric"]) + unit
@@ -531,6 +530,13 @@ class Article:
                 where = f"{run.manifest.experiment}, {self.chosen.where(run, marked=True)}"
                 parts += [f"**{escape.markdown(where)}**", said]
         return Text("\n\n".join(parts))
+
+
+def _without_configured(
+    shown: Sequence[_Shown], badge_of: Callable[[_Shown], str]
+) -> Sequence[_Shown]:
+    """Return what comes from hosts without configured timing; all where there is nothing else."""
+    return [one for one in shown if badge_of(one) != CONFIGURED] or shown
 
 
 def published() -> pl.DataFrame:

@@ -12,7 +12,7 @@ from numalab.agent import cpulist
 from numalab.agent.contract import CONTROL
 from numalab.agent.errors import Fault
 from numalab.agent.words import units
-from numalab.analysis import evidence, judge
+from numalab.analysis import evidence, judge, survey
 
 from .. import tables
 from . import rows, style
@@ -154,7 +154,7 @@ def _theirs(published: pl.DataFrame) -> list[_Machine]:
         about = f"published: {_TOOLS.get(row['host'], 'tool not stated')}"
         machine = machines.setdefault(row["host"], _Machine(row["cpu"], about, [], False))
         threads = "" if row["threads"] else "threads not stated"
-        exact = row["quality"].startswith("exact")
+        exact = row["quality"] == survey.EXACT
         said = "" if exact else (row["note"] or row["quality"]).partition(";")[0]
         doubt = ", ".join(filter(None, (said, threads)))
         spread = f" over {over} nodes" if over > 1 else " of one node" if over else ""
@@ -222,7 +222,7 @@ def _their_services(published: pl.DataFrame) -> list[_Machine]:
         machine.results.append(
             _Result(
                 row["binding"], float(row["value"]), int(one), "unbound" if one else "cores",
-                row["quality"].startswith("exact"),
+                row["quality"] == survey.EXACT,
                 beside=late.get((row["host"], row["binding"]), ""),
             )
         )  # fmt: skip
