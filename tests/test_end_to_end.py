@@ -370,3 +370,28 @@ def test_a_refused_run_leaves_nothing_and_says_what_to_do(tmp_path):
     assert "a database server runs on this host: " in done.stderr and "mysqld" in done.stderr
     assert "--busy" in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("*/*"))
+
+
+@pytest.mark.parametrize("word", ["own program", "own interpreter"])
+def test_a_run_of_ones_own_program_holds_on_another_machine(tmp_path, monkeypatch, word):
+    """Where the home folder and Python lie is of no account there, and of no interest."""
+    home = tmp_path / "alice"
+    home.mkdir()
+    (home / "data").write_text("words")
+    program = home / "program"
+    program.write_text('#!/bin/sh\nexec cat "$1" "$OF"\n')
+    program.chmod(0o755)
+    argv = [program, home / "data"] if word == "own program" else [sys.executable, "-c", "pass"]
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("OF", str(home / "data"))
+    done = _numalab(
+        "run", "command", "-p", "smoke", "-b", "unbound", "--blocks", "1", "--busy",
+        "--no-collectors", "--no-notebook", "--", *argv, runs_in=tmp_path / "runs",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").glob("*/*-command")
+    assert {trial.exit_status for trial in runs.load(folder).trials} == {0}
+    monkeypatch.setenv("HOME", str(tmp_path / "bob"))
+    monkeypatch.setattr(sys, "executable", "/elsewhere/python3")
+    assert check.check(folder).faults == []
+    assert not [path for path in folder.rglob("*.*json") if str(home).encode() in path.read_bytes()]

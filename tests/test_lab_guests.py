@@ -35,6 +35,7 @@ QEMU = """
         with open(counters, "r+b") as page:
             page.seek(72)
             page.write(struct.pack("<Q", int(ticks[min(boots, len(ticks)) - 1])))
+    open(folder + "/reached", "a").write(f"{os.getpid()} {' '.join(sys.argv)}\\n")
     if does == "broken":
         sys.exit("qemu-system-x86_64: cannot set up guest memory")
     if does != "silent":
@@ -56,12 +57,20 @@ QEMU = """
 SSH = """
     import os, sys, time
     folder = os.path.dirname(os.path.realpath(__file__))
+    port = sys.argv[sys.argv.index("-p") + 1]
+    for line in open(folder + "/reached") if os.path.exists(folder + "/reached") else ():
+        pid, _, argv = line.partition(" ")
+        lives = os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/cmdline").read()
+        if lives and f":{port}-:22" in argv:
+            break
+    else:
+        sys.exit(255)
     open(folder + "/asked", "a").write(sys.argv[-1] + "\\n")
     if "date +" in sys.argv[-1]:
         off = float(open(folder + "/off").read()) if os.path.exists(folder + "/off") else 0
         print(time.time() + off)
     if "dmesg" in sys.argv[-1]:
-        print("tsc: Detected 2000.0 MHz\\ntsc: Refined TSC clocksource calibration: 2500.000 MHz")
+        print(open(folder + "/clock").read())
 """
 IMG = "import sys; open(sys.argv[-1], 'w').write('over ' + sys.argv[sys.argv.index('-b') + 1])"
 KEYGEN = """
@@ -93,6 +102,9 @@ def lab(tmp_path, monkeypatch):
     built = image.cache() / "images" / image.identity("x86_64")
     built.mkdir(parents=True)
     plan(tmp_path, "ready")
+    (tmp_path / "bin" / "clock").write_text(
+        "Detected 2000.0 MHz\nRefined calibration: 2500.000 MHz"
+    )
     yield tmp_path
     for pid in qemus(tmp_path):
         os.kill(pid, signal.SIGKILL)
@@ -469,6 +481,13 @@ def test_a_snapshot_whose_clock_is_not_this_machines_is_made_anew(timed):
     said = command("up", "small").output
     assert "its kernel counts on 2500.0 MHz of its clock, which has 2400.000" in said
     assert loaded(timed) == [False, True, False, True]
+
+
+def test_a_guest_whose_kernel_has_not_measured_its_clock_is_not_used(timed):
+    (timed / "bin" / "clock").write_text("Fast TSC calibration failed\n")
+    with pytest.raises(Fault, match="not measured its clock: Fast TSC calibration failed"):
+        command("up", "small")
+    assert loaded(timed) == [False, False, False] and qemus(timed) == []
 
 
 def test_a_guest_whose_clock_stays_wrong_is_given_up(timed):

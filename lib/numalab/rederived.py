@@ -12,14 +12,13 @@ import json
 import math
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from numalab import experiments, home, runs, store, untrusted
-from numalab.agent import cpulist, drivers
+from numalab.agent import cpulist, drivers, paths
 from numalab.agent.collectors import event_files, memory_model
 from numalab.agent.contract import (
     CONFIGURED,
@@ -397,8 +396,7 @@ class Trial:
 
     def _argv(self) -> tuple[str, ...]:
         tool, cell = self.run.plan.tool, self.cell
-        argv = self.driver.argv(replace(tool, why=()), cell.options, cell)
-        return tuple("python3" if word == sys.executable else word for word in argv)
+        return paths.recorded(self.driver.argv(replace(tool, why=()), cell.options, cell))
 
     def _bound(self) -> dict[str, str]:
         record, cell = self.record, self.cell

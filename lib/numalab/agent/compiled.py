@@ -22,7 +22,7 @@ from . import kernel
 from .contract import ToolRecord
 from .drivers.options import answer
 from .errors import Fault
-from .paths import cache_folder
+from .paths import cache_folder, here
 
 FLAGS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-pthread")
 _NATIVE = ("-march=native", "-mcpu=native", None)  # the first that gives a working program
@@ -50,7 +50,7 @@ def find(program: Program, named: Optional[str] = None) -> ToolRecord:
     Raises Fault when that is another program, there is no compiler, or compiling fails.
     """
     named = named or os.environ.get(program.variable)
-    path = named or build(program)
+    path = here(named) if named else build(program)
     said = answer(path, "--version").split()
     if said[:2] != ["numalab", program.name] or len(said) != 3:
         raise Fault(f"{path} is not numalab's {program.name}", f"unset {program.variable}")

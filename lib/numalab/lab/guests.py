@@ -420,11 +420,16 @@ def _prepare_timed(guest: Guest) -> str:
         guest,
         f"echo {name} >/proc/sys/kernel/hostname; echo 127.0.0.1 localhost {name} >/etc/hosts; "
         f"sed -i 's/^[^ ]*/{name}/' /etc/numalab-lab; echo {_READY} >/dev/console; "
-        "dmesg | grep -o 'tsc: .* MHz'",  # the last is the best that the kernel knows
+        "dmesg | sed -n 's/.*] tsc: //p'",
     )
+    if done.returncode != 0:
+        return f"ssh does not answer: {done.stderr.strip()}"
+    found = re.findall(r"([0-9.]+) MHz", done.stdout)
+    if not found:
+        return f"its kernel has not measured its clock: {'; '.join(done.stdout.splitlines())}"
     with open(folder(name) / "counters", "rb") as file:
         ticks: int = _TICKS.unpack_from(file.read(_TICKS.size))[0]
-    its, ours = float(["0", *re.findall(r"([0-9.]+) MHz", done.stdout)][-1]), ticks / 1e6
+    its, ours = float(found[-1]), ticks / 1e6  # the last is the best that the kernel knows
     if ours and abs(its / ours - 1) > _FREQUENCY_OFF:
         return f"its kernel counts on {its} MHz of its clock, which has {ours:.3f}"
     return ""

@@ -13,6 +13,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from .. import paths
 from ..contract import (
     SCHEMA,
     Cell,
@@ -71,14 +72,13 @@ class Command(Driver):
 
         Raises Fault when the program does not exist or may not be executed.
         """
-        word = _words(options)[0]
+        word = paths.here(_words(options)[0])
         path = shutil.which(word)
         if path:
             return ToolRecord(self.name, None, os.path.abspath(path))
-        where = os.path.expanduser(word)
-        if os.path.isdir(where):
+        if os.path.isdir(word):
             raise Fault(f"{word} is a directory, not a program", "name the program in it")
-        if os.path.exists(where):
+        if os.path.exists(word):
             raise Fault(f"{word} may not be executed", f"chmod +x {word}")
         if os.sep in word:
             raise Fault(f"there is no program {word}", "is the path right, seen from here?")
@@ -115,10 +115,10 @@ class Command(Driver):
 
     def argv(self, found: ToolRecord, options: Options, cell: Cell) -> List[str]:
         """Return the program and its words, the program by the path that was found."""
-        return [str(found.path), *options["argv"][1:]]
+        return [str(found.path), *map(paths.here, options["argv"][1:])]
 
     def environment(self, options: Options, cell: Cell) -> Dict[str, str]:
-        return dict(options.get("env") or {})
+        return {name: paths.here(v) for name, v in (options.get("env") or {}).items()}
 
     def timing(self, options: Options) -> Timing:
         """Return the planned seconds: 0, not known, unless the user says how long a run takes."""

@@ -31,6 +31,7 @@ import re
 import shutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .. import paths
 from ..contract import Cell, Driver, Host, Prepared, Record, Row, Timing, ToolRecord, reason
 from ..errors import Fault
 from ..rows import row
@@ -352,7 +353,7 @@ class Mlc(Driver):
 
     def find(self, options: Options) -> ToolRecord:
         """Return MLC's path and version; Fault with what to do when it is missing."""
-        path = shutil.which(str(options.get("path") or "mlc"))
+        path = shutil.which(paths.here(str(options.get("path") or "mlc")))
         if path is None:
             asked = options.get("path")
             raise Fault(

@@ -26,6 +26,7 @@ import re
 import shutil
 from typing import Dict, List, Optional, Sequence
 
+from .. import paths
 from ..contract import (
     Cell,
     Driver,
@@ -239,7 +240,7 @@ class Stream(Driver):
         """Return the path of the official program; its version is in its output only."""
         asked = options.get("path")
         for name in [asked] if asked else _PROGRAMS:
-            path = shutil.which(str(name))
+            path = shutil.which(paths.here(str(name)))
             if path and _is_stream(path):
                 return ToolRecord(NAME, None, os.path.abspath(path))
         if asked:

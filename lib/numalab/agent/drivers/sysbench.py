@@ -34,6 +34,7 @@ import shutil
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .. import paths
 from ..contract import (
     Cell,
     Driver,
@@ -469,7 +470,7 @@ class Sysbench(Driver):
         Fault when it is missing, will not run, or is older than 1.0 (another command line).
         """
         wanted = str(options.get("path") or NAME)
-        path = shutil.which(wanted)
+        path = shutil.which(paths.here(wanted))
         if path is None:
             raise Fault(
                 f"{wanted} is not on PATH", "apt install sysbench (or dnf install sysbench)"

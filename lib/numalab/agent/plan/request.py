@@ -8,6 +8,7 @@ from typing import Mapping, Set, Tuple
 
 from ..contract import SCHEMA, CaseRequest, Request, SweepRequest, dumps
 from ..errors import Fault
+from ..paths import published_options
 from ..trial import settings
 from .classes import CLASS, EVERY
 from .kinds import KINDS
@@ -19,7 +20,10 @@ _CASE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*\Z")
 
 
 def check(request: Request) -> Request:
-    """Return a request whose tool and cases have all names; Fault says what is wrong first."""
+    """Return a request whose tool and cases have all names, with "~" for the home folder.
+
+    Fault says what is wrong first.
+    """
     if request.schema != SCHEMA:
         raise Fault(
             f"the request has schema {request.schema}, this agent knows {SCHEMA}",
@@ -52,7 +56,11 @@ def check(request: Request) -> Request:
     tool = request.tool
     return replace(
         request,
-        tool=replace(tool, prefer=tool.prefer or (tool.name,)),
+        tool=replace(
+            tool,
+            prefer=tool.prefer or (tool.name,),
+            options=published_options(tool.options),
+        ),
         cases=_checked_cases(request.cases),
     )
 
@@ -105,7 +113,10 @@ def _check_changes(changes: Mapping[str, str], where: str) -> None:
 
 
 def _checked_cases(given: Tuple[CaseRequest, ...]) -> Tuple[CaseRequest, ...]:
-    cases = tuple(replace(case, says=case.says or case.name) for case in given)
+    cases = tuple(
+        replace(case, says=case.says or case.name, options=published_options(case.options))
+        for case in given
+    )
     for number, case in enumerate(cases):
         if not _CASE_NAME.match(case.name) or case.name == "control":
             raise Fault(

@@ -25,13 +25,12 @@ import json
 import math
 import os
 import re
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .. import collectors, kernel
+from .. import collectors, kernel, paths
 from ..collectors import memory_model
 from ..contract import (
     ERROR,
@@ -60,7 +59,6 @@ from ..contract import (
 )
 from ..errors import Fault
 from ..host import cgroup
-from ..paths import published
 from ..plan import kinds, resolve, tours
 from . import containers, journal, process, settings
 from . import proof as proving
@@ -487,8 +485,7 @@ class _Trial:
             ended=now_utc(),
             grade=grade,
             reason=why,
-            # Where our own interpreter lies is this host's business.
-            argv=tuple("python3" if w == sys.executable else published(w) or "" for w in self.argv),
+            argv=paths.recorded(self.argv),
             exit_status=ended["exit_status"] if ended else None,
             signal=ended["signal"] if ended else None,
             times=times,
