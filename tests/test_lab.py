@@ -119,6 +119,13 @@ def test_emulation_leaves_out_what_crashes_it_and_kvm_takes_the_processor_that_i
     assert accelerated["-accel"] == ["kvm"]
 
 
+def test_what_becomes_a_snapshot_boots_on_one_thread(tmp_path):
+    host = hosts.load("intel-2n-timed")
+    for monitor, thread in ((True, "single"), (False, "multi")):
+        words = pairs(qemu.argv(host, wiring(tmp_path)._replace(monitor=monitor)))
+        assert f"thread={thread}" in words["-accel"][0].split(",")
+
+
 def test_an_arm_guest_has_its_own_machine_and_console(tmp_path):
     words = pairs(qemu.argv(hosts.load("arm-16n"), wiring(tmp_path)))
     assert words["-M"] == ["virt,gic-version=3"]

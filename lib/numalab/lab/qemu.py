@@ -38,7 +38,7 @@ def argv(host: Host, wiring: Wiring) -> list[str]:
     return [
         PROGRAMS[host.arch],
         *("-name", f"numalab-{host.name},debug-threads=on"),  # the model knows vCPUs by their names
-        *_machine(host, wiring.accelerator),
+        *_machine(host, wiring),
         *_nodes(host),
         *("-kernel", str(wiring.kernel), "-initrd", str(wiring.initrd)),
         *("-append", _kernel_words(host, wiring)),
@@ -83,7 +83,8 @@ def _comma(path: Path) -> str:
     return str(path).replace(",", ",,")  # how QEMU's options quote one
 
 
-def _machine(host: Host, accelerator: str) -> list[str]:
+def _machine(host: Host, wiring: Wiring) -> list[str]:
+    accelerator = wiring.accelerator
     processor = "host" if accelerator == "kvm" else host.processor
     if host.arch == "x86_64":
         machine = "pc"
@@ -95,7 +96,10 @@ def _machine(host: Host, accelerator: str) -> list[str]:
             processor += f",model-id={host.model}"
     else:
         machine = f"virt,gic-version={'host' if accelerator == 'kvm' else '3'}"
-    accelerated = "kvm" if accelerator == "kvm" else "tcg,thread=multi,tb-size=512"
+    # A kernel that patches its code as it boots may run what was there before, where vCPUs run at
+    # the same time (QEMU 7.2). What becomes a snapshot must not: it boots once, on one thread.
+    thread = "single" if wiring.monitor else "multi"
+    accelerated = "kvm" if accelerator == "kvm" else f"tcg,thread={thread},tb-size=512"
     return ["-M", machine, "-accel", accelerated, "-cpu", processor, "-smp", _cpus(host)]
 
 
