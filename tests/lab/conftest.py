@@ -128,6 +128,12 @@ def numalab(checkout):
         reaper.wait()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_runs_of_other_files(checkout):
+    """What another file's tests measured on the same host is not this one's to find."""
+    shutil.rmtree(checkout / "runs", ignore_errors=True)
+
+
 @pytest.fixture(scope="module")
 def guest(numalab):
     """A guest of two nodes that is up for the tests that only use it; its name.
