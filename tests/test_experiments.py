@@ -180,6 +180,8 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
         (("bindings: [local]", "bindings: [lokal]"), "no binding 'lokal'. did you mean local"),
         (("bindings: [local]", "bindings: []"), "profile smoke: the request names no bindings"),
         (("profiles:", "cases: [{name: a, option: {}}]\nprofiles:"), "cases.0.option: unknown key"),
+        (("blocks: 2", "blocks: 2, time_s: .nan"), "profile smoke: a value is neither text nor a"),
+        (("blocks: 2", "blocks: 2, time_s: 2020-01-01"), "profile smoke: a value is neither text"),
         (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
     ],
 )
@@ -194,6 +196,17 @@ def test_what_is_no_mapping_is_refused(tmp_path, content):
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(Fault):
         experiments.load(path)
+
+
+def test_a_file_of_one_s_own_has_a_name_of_its_own(tmp_path):
+    copied = tmp_path / "stream.yml"
+    copied.write_text((REPOSITORY / "experiments" / "stream.yml").read_text())
+    with pytest.raises(Fault, match="the name of an experiment of this checkout.*my-stream.yml"):
+        session.load(copied)
+    mine = copied.rename(tmp_path / "my-stream.yml")
+    assert session.load(mine)[0].name == "my-stream"
+    assert session.load("stream")[1] is None
+    assert session.load(REPOSITORY / "experiments" / "stream.yml")[1] is None
 
 
 def test_an_unknown_experiment_names_the_nearest():

@@ -652,6 +652,67 @@ def test_forgeries_of_a_run_with_configured_timing_are_found(tmp_path):
         assert any(where in one and file in one.split(": ")[0] for one in faults), (where, file)
 
 
+def _as_if_measured(host: Dict[str, Any]) -> None:
+    """Take away all that says that a host is emulated, but what its firmware and shape say."""
+    host.update(timing={}, emulated=False, emulated_why=None)
+    for when in ("before", "after"):
+        for name, value in (("lab.guest", None), ("virt.hypervisor", "kvm")):
+            why = None if value else {"code": "no-file", "fields": {"path": "/x"}}
+            host[when][name] = {"value": value, "reason": why}
+
+
+def _of_kvm(host: Dict[str, Any]) -> None:
+    for when in ("before", "after"):
+        host[when]["virt.evidence"]["value"] = [{"code": "kvm-clock", "fields": {}}]
+
+
+def _clocked(host: Dict[str, Any]) -> None:
+    _of_kvm(host)
+    host["topology"]["timed"] = False
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda host: None, "host.json: before: virt.hypervisor"),
+        (_of_kvm, "host.json: topology.timed"),
+        (_clocked, "manifest.json"),  # its plan was made for a host with a timing
+        (lambda host: host.update(before=RECORDED["before"]), "host.json: emulated"),
+        (lambda host: host.update(after=RECORDED["after"]), "host.json: emulated"),
+    ],
+)
+def test_a_host_with_configured_timing_does_not_become_a_measured_one(tmp_path, change, where):
+    forged = Forged(shutil.copytree(_newest("intel-2n-timed", "latency"), tmp_path / "run"))
+    RECORDED.update(json.loads(json.dumps(forged.host)))
+    _as_if_measured(forged.host)
+    change(forged.host)
+    forged.manifest["evidence"] = "measured"
+    for line in forged.lines:
+        if "collect" in line["raw"]:
+            _in_record(forged, line, "collect", lambda d: d.pop("memory model", None))
+    forged.write(rehash=True)
+    faults = check.check(forged.folder).faults
+    assert any(one.startswith(where) for one in faults), faults
+
+
+RECORDED: Dict[str, Any] = {}
+
+
+def test_an_experiment_of_one_s_own_does_not_pass_for_the_repository_s(tmp_path):
+    """Which way is better could be turned round, and the worst binding recommended."""
+    forged = Forged(shutil.copytree(_newest("debian-vm", "stream"), tmp_path / "run"))
+    measure = forged.manifest["plan"]["request"]["measure"]
+    text = (RUNS.parent.parent / "experiments" / "stream.yml").read_text()
+    for one in measure.values():
+        one["better"] = {"higher": "lower", "lower": "higher"}[one["better"]]
+    (forged.folder / store.EXPERIMENT).write_text(text.replace("higher", "lower"))
+    for commit in (forged.manifest["source_commit"], "0" * 40):
+        forged.manifest["source_commit"] = commit
+        forged.write(rehash=True)
+        faults = check.check(forged.folder).faults
+        assert any(one.startswith(store.EXPERIMENT) for one in faults), faults
+
+
 def test_nodes_that_the_kernel_was_told_not_to_see_are_no_fault():
     run = runs.load(_newest("slow-2n-hidden-timed", "hidden"))
     assert len(run.host.topology.nodes) == 1 and run.host.timing["nodes"] == "2"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -395,3 +398,43 @@ def test_numbers_cut_short_at_the_end_are_not_taken_for_numbers():
     for cut in range(1, 60):
         found = outcome("sysbench", text[:-cut])
         assert found is None or sysbench.Sysbench().metrics(found)[0].value is not None
+
+
+LONG = 6_000
+SLOW = [  # lines that a pattern could match in very many ways
+    "a== " * 40 + "!", "=" * LONG, "a=" * (LONG // 2), "a= " * (LONG // 3), " " * LONG + "x",
+    "sudo " * (LONG // 5), "numactl -a " * (LONG // 11), "a/" * (LONG // 2), "$ " * (LONG // 2),
+    "root@a:" * (LONG // 7), "[a@b " * (LONG // 5), "1u 1s " * (LONG // 6), "1" * 190 + "x",
+    "a" + " " * LONG + "x", "|a|" + " " * LONG + "x", "| a | 1 " * (LONG // 8),
+    "0, " * (LONG // 3) + "x", "0" * 40 + "x", "0-1" * 40, "node 0 cpus: " + "0" * 40 + "x",
+    "physcpubind: " + "0" * 40 + "x", "interleaveweights: " + "0" * 40 + "x",
+    "a, bytes " * (LONG // 9), "a" + ": " * (LONG // 2), "1 a" + " /s" * (LONG // 3),
+]  # fmt: skip
+PARSES = r"""
+import json, resource, sys
+from numalab import logs
+from numalab.agent.errors import ParseError
+
+resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
+for line in json.load(sys.stdin):
+    for name in logs.PARSERS:
+        for text in (line, ">" + line, "\n".join([line] * 20)):
+            try:
+                logs.parser(name)(text)
+            except ParseError:
+                pass
+for name in logs.PARSERS:
+    try:
+        logs.parser(name)("\n".join([">" * 32_000] * 20))
+    except ParseError:
+        pass
+print("all")
+"""
+
+
+def test_no_line_takes_a_parser_long():
+    """In CPU time: two minutes for all of them, which take seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", PARSES], input=json.dumps(SLOW), capture_output=True, text=True
+    )
+    assert done.stdout == "all\n", (done.returncode, done.stderr)

@@ -88,10 +88,11 @@ def test_caches_in_megabytes_and_without_a_size(tmp_path):
         caches=(
             sysfs_tree.Cache(2, "Unified", "2M", tuple(range(4))),
             sysfs_tree.Cache(3, "Unified", None, tuple(range(8))),
+            sysfs_tree.Cache(4, "Unified", "9" * 5000 + "K", tuple(range(8))),
         ),
     )
     found = read(tmp_path, machine)
-    assert [cache.size_bytes for cache in found.caches] == [2 << 20, None]
+    assert [cache.size_bytes for cache in found.caches] == [2 << 20, None, None]
     assert any("L3 without a size" in problem for problem in map(str, found.problems))
 
 

@@ -222,6 +222,10 @@ def test_escaped_text_has_no_effect():
     assert escape.markdown("# a\n\n- b") == "\\# a - b"
     for text in ("local:0", "innodb_numa_interleave=ON", "remote:0-1", "2 threads", "node 0"):
         assert escape.markdown(text) == text, "what reads the same stays the same"
+    for text in ("{{< env HOME >}}", "{{{< env HOME >}}}", "{{% env HOME %}}"):
+        for shown in (escape.code(text), escape.verbatim(text)):
+            assert "{{<" not in shown and "{{%" not in shown, "Quarto would take it for its own"
+    assert escape.code("docker inspect -f '{{.Id}}'") == "`docker inspect -f '{{.Id}}'`"
     assert json.loads(escape.terminal(json.dumps({"x": EVIL}, ensure_ascii=False))) == {"x": EVIL}
 
 
@@ -289,7 +293,24 @@ def a_wide_parquet(rows: int) -> bytes:
     return file.getvalue()
 
 
+def with_many(folder: Path, file: str, place: str, item: str) -> None:
+    """Put 300,000 wrong items into a list or mapping of a file."""
+    before, after = (folder / file).read_text().split(f'"{place}":', 1)
+    opened, closed = ("[", "]") if after.lstrip().startswith("[") else ("{", "}")
+    assert after.lstrip().startswith(opened)
+    rows = (item if opened == "[" else f'"k{number}":{item}' for number in range(300_000))
+    many = opened + ",".join(rows) + ","
+    end = after.lstrip()[1:]
+    if end.lstrip().startswith(closed):
+        many = many[:-1]
+    (folder / file).write_text(f'{before}"{place}":{many}{end}')
+
+
 BOMBS = {
+    "CPUs without a field": lambda f: with_many(f, "host.json", "cpus", "{}"),
+    "cells without a field": lambda f: with_many(f, "manifest.json", "cells", "{}"),
+    "warnings that are numbers": lambda f: with_many(f, "manifest.json", "warnings", "1"),
+    "settings that are numbers": lambda f: with_many(f, "host.json", "before", "1"),
     "gzip": lambda f: raw_of(f).write_bytes(packed_zeros(640)),
     "gzip members": lambda f: raw_of(f).write_bytes(gzip.compress(b"") * 1_000_000),
     "manifest of another size": lambda f: os.truncate(f / "manifest.json", 1 << 40),
@@ -610,7 +631,18 @@ def a_described_archive(path: Path, *described: tuple[str, str], times: int = 1)
     path.write_bytes(words * times + tarfile.TarInfo("x").tobuf() + bytes(1024))
 
 
+def a_size_beyond_any(path: Path) -> None:
+    """An archive whose long name has 2**70 bytes (base-256 of GNU tar)."""
+    header = bytearray(tarfile.TarInfo("x").tobuf())
+    header[124:136] = b"\x80" + (1 << 70).to_bytes(11, "big")
+    header[156:157] = tarfile.GNUTYPE_LONGNAME
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path.write_bytes(bytes(header) + bytes(1024))
+
+
 ARCHIVES = {
+    "a size beyond any": a_size_beyond_any,
     "a path outside": lambda p: an_archive(p, a_member("../../victim", b"x")),
     "an absolute path": lambda p: an_archive(p, a_member("/tmp/victim", b"x")),
     "a link": lambda p: an_archive(p, a_member("x", type=tarfile.SYMTYPE, linkname="/etc")),

@@ -137,6 +137,9 @@ def _contents(result: Result) -> None:
         result.remedy = _remedy(run, len(result.faults) - independent)
     if run.own_experiment:
         run.experiment  # Fault where the file is none  # noqa: B018
+        if rederived.of_this_repository(run):
+            said = f"it is another {run.manifest.experiment} than that of the commit that it names"
+            _note(result.faults, [f"{store.EXPERIMENT}: {said}"])
     _note(result.faults, _implausible(run.measurements))
     _note(result.warnings, _rules(run))
     _note(result.warnings, _suspicious(run))

@@ -28,7 +28,7 @@ from numalab.agent.contract import (
     Tour,
     TrialRecord,
 )
-from numalab.agent.host import state
+from numalab.agent.host import state, virtualisation
 from numalab.agent.served.driver import ServedDriver
 from numalab.agent.trial import settings
 from numalab.agent.trial.folder import RESUMED_S, apart_s
@@ -366,6 +366,9 @@ def _points(own: list[Record], options: Mapping[str, Any]) -> Iterator[str]:
 def of_run(run: runs.Run) -> Found:
     """Yield what manifest.json says of times and changes, and the trials or the host do not."""
     manifest = run.manifest
+    for when, known in (("before", run.host.before), ("after", run.host.after)):
+        if known is not None and virtualisation.contradicts_itself(known):
+            yield "host.json", f"{when}: virt.hypervisor is not what its evidence and firmware name"
     trials_s = sum(one.times.total_s for one in run.trials)
     if manifest.ended and manifest.times.get("total_s", trials_s) < trials_s - SLACK_S:
         yield "manifest.json", f"its trials took {trials_s:.1f} s of {manifest.times['total_s']} s"

@@ -148,7 +148,9 @@ def host(run: runs.Run) -> HostRecord:
     """Return the host's record with what follows from its CPUs and its state."""
     recorded = run.host
     emulated, why = state.emulated(recorded.topology, recorded.before)
-    shape = _shape(recorded.topology)
+    if not emulated:  # what the machine is does not change in a run
+        emulated, why = state.emulated(recorded.topology, recorded.after or {})
+    shape = replace(_shape(recorded.topology), timed=bool(recorded.timing))
     due = {"vcpus": str(len(shape.cpus))}
     if len(shape.nodes) > 1:  # else the kernel may have been told to see none of the nodes
         due["nodes"] = str(len(shape.nodes))
@@ -292,6 +294,14 @@ def _files(run: runs.Run) -> Iterator[experiments.Experiment]:
             text = None
     if known and (text is None or commit.endswith("-dirty")):
         yield experiments.load(name)
+
+
+def of_this_repository(run: runs.Run) -> bool:
+    """Tell whether the commit that a run names, or this checkout, has an experiment of its name."""
+    name, commit = run.manifest.experiment, run.manifest.source_commit or ""
+    listed = _committed(commit.removesuffix("-dirty"), "experiments/")
+    known = experiments.names() if listed is None else listed.replace(".yml", "").split()
+    return name in known
 
 
 _GIT_S = 600

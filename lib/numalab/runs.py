@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from numalab import experiments, home, store, untrusted
 from numalab.agent import contract, drivers
@@ -254,13 +255,29 @@ def check_folder(folder: Path) -> None:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the validator of a class of the contract: no key too many, no type but its own."""
+def _validator(kind: Any) -> SchemaValidator:
+    """Return the validator of a class of the contract: no key too many, no type but its own.
+
+    It gives up at the first wrong item of a list or mapping: errors take more memory than values.
+    """
     for one in vars(contract).values():
         if dataclasses.is_dataclass(one):
             strict = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
             one.__pydantic_config__ = strict  # type: ignore[union-attr]
-    return TypeAdapter(kind)
+    schema: Any = TypeAdapter(kind).core_schema
+    _fail_fast(schema)
+    return SchemaValidator(schema)
+
+
+def _fail_fast(schema: Any) -> None:
+    if isinstance(schema, list):
+        for one in schema:
+            _fail_fast(one)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("list", "tuple", "set", "frozenset", "dict"):
+            schema["fail_fast"] = True
+        for value in schema.values():
+            _fail_fast(value)
 
 
 def validated(kind: type[T], text: bytes, where: str) -> T:
@@ -269,7 +286,7 @@ def validated(kind: type[T], text: bytes, where: str) -> T:
     if untrusted.weight(text) > untrusted.MOST_READ:
         raise Fault(f"{where} holds more values than are read", _FROM_A_COPY)
     try:
-        value: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]
+        value: T = _validator(kind).validate_json(text)  # type: ignore[arg-type]
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         if found[0]["type"] == "json_invalid":

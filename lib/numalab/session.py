@@ -108,6 +108,12 @@ def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
     known = home.root() / "experiments" / f"{loaded.name}.yml"
     if path.suffix not in (".yml", ".yaml") or (known.exists() and path.samefile(known)):
         return loaded, None
+    if loaded.name in experiments.names():
+        raise Fault(
+            f"{path} has the name of an experiment of this checkout: its results would be taken "
+            "for that one's",
+            f"give it a name of its own: mv {path} {path.with_name(f'my-{path.name}')}",
+        )
     content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
     return loaded, content
 

@@ -350,7 +350,7 @@ def markdown(found: Recommendation) -> str:
 def _pasted(line: str) -> str:
     """A line for a code block of Markdown, with its indentation."""
     indent = len(line) - len(line.lstrip(" "))
-    return " " * indent + escape.line(line).replace("`", "'")
+    return " " * indent + escape.verbatim(line)
 
 
 def text(found: Recommendation, width: int = 100) -> str:

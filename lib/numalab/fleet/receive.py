@@ -95,8 +95,9 @@ def _extract(archive: Path, target: Path) -> None:
                 with open(target / path, "xb") as file:
                     shutil.copyfileobj(source, file)
                 members.members.clear()  # type: ignore[attr-defined]  # it keeps all it has seen
-    except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
-        # The last two are tarfile's own on headers of no number, and on thousands in a row.
+    except (tarfile.TarError, EOFError, ValueError, RecursionError, OverflowError) as error:
+        # The last three are tarfile's own: on headers of no number, of thousands in a row, of
+        # sizes beyond any.
         raise Fault(f"what arrived is damaged: {error}", _AGAIN) from None
     except MemoryError:
         raise Fault(f"{archive} claims more than fits into memory", _NOT_OURS) from None

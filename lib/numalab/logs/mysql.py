@@ -72,7 +72,7 @@ def parse_error_log(text: str) -> list[Record]:
 # --- status counters --------------------------------------------------------------------------
 
 _STATUS = re.compile(r"(?P<name>[A-Za-z][\w.]*)(?:\t(?P<value>[^\t]*))?\Z")
-_BOXED = re.compile(r"\|\s*(?P<name>[A-Za-z][\w.]*)\s*\|\s*(?P<value>[^|]*?)\s*\|\Z")
+_BOXED = re.compile(r"\|\s*(?P<name>[A-Za-z][\w.]*)\s*\|(?P<value>[^|]*)\|\Z")
 _SPACED = re.compile(r"(?P<name>[A-Z]\w*) {2,}(?P<value>\S.*)\Z")
 _VERTICAL = re.compile(r"\*+ \d+\. row \*+\Z")
 _PAIR = re.compile(r"(?:Variable_name: (?P<name>\S+)|Value:(?: (?P<value>.*))?)\Z")
@@ -99,7 +99,7 @@ def parse_status(text: str) -> list[Record]:
             match = _BOXED.match(row) or _STATUS.match(row) or _SPACED.match(row)
             if not match or name:
                 refuse(tool, line, "this is not a variable's name and its value")
-            key, value = match["name"], match["value"] or ""
+            key, value = match["name"], (match["value"] or "").strip()
             if key == "Variable_name":
                 continue
             if match["value"] is None and "\t" not in text:
@@ -131,7 +131,7 @@ _CELL = re.compile(r"\A\|? *InnoDB +\|[^|]*\| *|\AInnoDB\t+")  # of the client's
 _BEFORE = ("Type:", "Name:", "Status:", "|", "+", "Type\t", "InnoDB")
 _PROMPTS = ("mysql> ", "MariaDB [")
 _NUMBER = r"-?\d+(?:\.\d+)?"
-_TRAILING = re.compile(rf"([A-Za-z][A-Za-z /_()&:']*?)(?:,? bytes)?\s*:?\s+({_NUMBER})\Z")
+_TRAILING = re.compile(rf"([A-Za-z][A-Za-z /_()&:']*?)(?:,? bytes)? ?:? ({_NUMBER})\Z")
 _LEADING = re.compile(rf"({_NUMBER}) ([A-Za-z][A-Za-z /_'()-]*?)(/s(?:econd)?)?\Z")
 _BYTES = re.compile(r"memory allocated|, bytes|Total large memory|additional pool", re.IGNORECASE)
 _PAGES = ("Free buffers", "Database pages", "Old database pages", "Modified db pages",
@@ -198,7 +198,7 @@ def _counts(section: str | None, row: str) -> list[Record]:
         return []
     out: list[Record] = []
     group = ""  # "Pages read ahead 1.00/s, evicted without access 2.00/s": the first word counts
-    parts = [part.strip() for part in re.split(r"[,;]\s+(?!bytes)", row)]
+    parts = [" ".join(part.split()) for part in re.split(r"[,;]\s+(?!bytes)", row)]
     for part in parts:
         leading, trailing = _LEADING.match(part), _TRAILING.match(part)
         if leading:

@@ -35,7 +35,7 @@ _MEMORY = re.compile(r"node (\d+) (size|free): (?:(\d+) MB|(<not available>))\Z"
 _COLUMNS = re.compile(r"node((?: +\d+)*)\Z")
 _DISTANCES = re.compile(r"(\d+): +(\d+(?: +\d+)*)\Z")
 _NUMBERS = re.compile(r"\d+(?: +\d+)*\Z")
-_COUNTED = re.compile(r"((?:\d+(?:-\d+)?(?:, )?)*)\s*\((\d+)\)\Z")
+_COUNTED = re.compile(r"((?:\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)?)\s*\((\d+)\)\Z")
 _MASKS = ("physcpubind", "cpubind", "nodebind", "membind", "preferred", "interleavemask")
 _SHOW = re.compile(
     r"(policy|preferred node|interleavenode|interleaveweights|" + "|".join(_MASKS) + r"):(.*)\Z"
@@ -50,7 +50,7 @@ _VALUES = {  # of --show: what may stand there, and what is wrong with anything 
         "this is neither a node nor 'current'",
     ),
     "interleavenode": (r"\d+", "this is not a node"),
-    "interleaveweights": (r"(?:\d+(?::\d+)? *)*", "these are not weights"),
+    "interleaveweights": (r"(?:\d+(?::\d+)?(?: +\d+(?::\d+)?)*)? *", "these are not weights"),
 }
 _ALWAYS_SHOWN = ("policy", "preferred node", "physcpubind", "nodebind", "membind")
 

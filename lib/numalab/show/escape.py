@@ -46,5 +46,9 @@ def markdown(text: object) -> str:
 
 def code(text: object) -> str:
     """Return text as a code span of Markdown, also for a table's cell."""
-    plain = line(text).replace("`", "'").replace("|", "\\|")
-    return f"`{plain}`"
+    return f"`{verbatim(text)}`".replace("|", "\\|")
+
+
+def verbatim(text: object) -> str:
+    """Return text for a line of a code block of Markdown: Quarto's shortcodes work there, too."""
+    return re.sub(r"\{(?=\{[<%])", "{ ", line(text)).replace("`", "'")

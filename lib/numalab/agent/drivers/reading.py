@@ -15,6 +15,7 @@ from ..errors import ParseError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST = 32_768
+_DEEPEST_QUOTE = 20
 _ENDLESS = re.compile(r"\d{200}")
 _PROMPTS = (  # each with the command after it
     # user@host:~$   [user@host dir]#   user@host ~ %   bash-5.1$   (venv) user@host:~>
@@ -53,12 +54,15 @@ def lines(text: str, commands: Iterable[str] = ()) -> List[Line]:
     """
     rows = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     rows = [re.sub(r"\A\^C", "", _COLOUR.sub("", row)).rstrip() for row in rows]
-    while any(rows) and all(row.lstrip().startswith(">") for row in rows if row):
+    for _ in range(_DEEPEST_QUOTE):
+        if not any(rows) or not all(row.lstrip().startswith(">") for row in rows if row):
+            break
         rows = [re.sub(r"^\s*> ?", "", row) for row in rows]
     harmless = _HARMLESS
     names = "|".join(re.escape(name) for name in commands)
     if names:
-        command = rf"(?:\S+=\S* +|sudo +|env +|time +|numactl +-\S+ +)*(?:[\w./~-]*/)?(?:{names})"
+        before = r"(?:[^\s=]+=\S* +|sudo +|env +|time +|numactl +-\S+ +)*(?:[\w./~-]*/)?"
+        command = rf"{before}(?:{names})"
         given = rf"(?:{command}|(?:sudo +)?cat +[\w./~-]+)"
         prompted = rf"(?:[A-Za-z][\w.-]*%|[$#%>]) *{given}(?:\s.*)?|[$%>]"
         alone = rf"{command}(?:\s+(?:-|\||[12]?>).*)?"

@@ -400,7 +400,7 @@ def _compare_memory(nodes: Sequence[Node], meminfo: Mapping[str, int], problems:
 
 
 def _size(text: Optional[str]) -> Optional[int]:
-    match = re.match(r"(\d+)\s*([KMG]?)", text or "")
+    match = re.match(r"(\d{1,15})\s*([KMG]?)(?!\d)", text or "")
     if not match or not int(match.group(1)):
         return None
     return int(match.group(1)) << {"": 0, "K": 10, "M": 20, "G": 30}[match.group(2)]

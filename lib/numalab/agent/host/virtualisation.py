@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, Tuple
+from typing import Dict, Iterator, Optional, Tuple
 
 from .. import kernel
 from ..contract import Reason, Setting, State, reason, to_json
@@ -69,6 +69,48 @@ def read(root: str, state: State) -> Dict[str, Setting]:
         "virt.evidence": Setting([to_json(said) for kind, said in found if kind == name]),
         "virt.hypervisor": Setting(name),
     }
+
+
+def contradicts_itself(state: State) -> bool:
+    """Tell whether a recorded hypervisor is not what its evidence, firmware and clocks name.
+
+    What else the evidence came from is not recorded.
+    """
+
+    def told(name: str) -> str:
+        return str(state[name].value or "") if name in state else ""
+
+    name, evidence = (
+        state[key].value if key in state else None for key in ("virt.hypervisor", "virt.evidence")
+    )
+    if name is None or not isinstance(evidence, list) or not evidence:
+        rank = len(_SIGNS)
+        if name is not None or evidence:
+            return True
+    else:
+        ranks = [_rank(str(name), one) for one in evidence]
+        if None in ranks:
+            return True
+        rank = min(one for one in ranks if one is not None)
+    texts = dict.fromkeys((where for _, _, where, _ in _SIGNS), "")
+    texts["firmware"] = " ".join(told(f"dmi.{one}") for one in _NAMED_BY_FIRMWARE)
+    texts["clocks"] = told("clock.available")
+    surest = next(
+        (n for n, (_, _, where, sign) in enumerate(_SIGNS) if re.search(sign, texts[where], re.M)),
+        len(_SIGNS),
+    )
+    return rank > surest
+
+
+def _rank(name: str, evidence: object) -> Optional[int]:
+    """The place of a recorded reason among the signs of a hypervisor, -1 for CPUID; None: none."""
+    said = evidence if isinstance(evidence, dict) else {}
+    if said.get("code") == "cpuid-names":
+        named = str((said.get("fields") or {}).get("name"))
+        vendors = {vendor.strip(): kind for vendor, kind in _CPUID_VENDORS.items()}
+        return -1 if vendors.get(named) == name else None
+    places = (n for n, sign in enumerate(_SIGNS) if sign[:2] == (name, said.get("code")))
+    return next(places, None)
 
 
 def _texts(root: str, state: State) -> Dict[str, str]:

@@ -37,6 +37,11 @@ def check(request: Request) -> Request:
             "file of a run can hold it",
             "give it another name",
         ) from None
+    except (TypeError, ValueError) as error:
+        raise Fault(
+            f"a value is neither text nor a number that a file of a run can hold: {error}",
+            "a date, for instance, needs quotes, and there is no infinite number",
+        ) from None
     if not request.bindings:
         raise Fault("the request names no bindings: there is nothing to measure",
                     f"known: {', '.join(KINDS)}")  # fmt: skip
