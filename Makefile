@@ -57,6 +57,9 @@ lock:  ## resolve requirements.lock again (needs uv)
 	  --generate-hashes --no-header --no-annotate --output-file requirements.lock
 
 $(READY): requirements.lock pyproject.toml scripts/install-system-tools
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "numalab needs Python 3.10 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; \
+	  exit 1; }
 	@scripts/install-system-tools
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock

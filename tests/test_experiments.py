@@ -99,7 +99,7 @@ claims:
         against: "cores:node-spread"
         relative_to: {cell: "cores:2-node", against: local}
         ratio_at_most: 1
-  - {id: b, says: another, source: here, holds_if: {metric: ipc, among: "instances:nodes"}}
+  - {id: b, says: another, source: here, holds_if: {metric: ipc, among: "instances:nodes", same_within: 0.1}}
   - id: c
     says: a third
     source: here
@@ -182,6 +182,13 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
         (("profiles:", "cases: [{name: a, option: {}}]\nprofiles:"), "cases.0.option: unknown key"),
         (("blocks: 2", "blocks: 2, time_s: .nan"), "profile smoke: a value is neither text nor a"),
         (("blocks: 2", "blocks: 2, time_s: 2020-01-01"), "profile smoke: a value is neither text"),
+        (
+            (
+                "profiles:",
+                "claims: [{id: a, says: A, holds_if: {cell: remote, against: local, metric: x, ratio_at_mots: 1}}]\nprofiles:",
+            ),
+            r"mine\.yml: claim a: holds_if.0.ratio_at_mots",
+        ),
         (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
     ],
 )

@@ -454,6 +454,9 @@ def arrive(place: Path, content: bytes) -> dict:
 
 
 def test_a_whole_archive_is_taken_in_once(place, fetched):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (place / "runs" / ".incoming" / f"one-{ended.pid}" / "runs").mkdir(parents=True)
     taken = arrive(place, fetched.read_bytes())
     assert home.find_runs() == list(taken.values())
     assert not (place / "runs" / ".incoming").exists()

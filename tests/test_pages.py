@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import frames
-from numalab import check, datapackage, home, runs
+from numalab import check, datapackage, home, runs, session
 from numalab.agent.errors import Fault
 from numalab.pages import execute, render, report
 
@@ -250,6 +250,19 @@ def test_papermill_by_hand_shows_any_run(tmp_path):
     )
     shown = [o for cell in book.cells for o in cell.get("outputs", [])]
     assert any(run.parent.name in str(output) for output in shown)
+
+
+def test_an_article_leaves_a_published_run_as_it_is_sealed(tmp_path, monkeypatch):
+    folder = frames.sysbench_run(tmp_path / "here" / "20261120T220511Z-sysbench-cpu")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr(home, "build", lambda: tmp_path / "build")
+    monkeypatch.setattr(
+        execute, "run_notebook", lambda source, target, parameters: shutil.copy(source, target)
+    )
+    execute.executed(runs.load(folder))
+    session.resume(folder, session.Settings())  # nothing is left to measure
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert check.check(folder).faults == []
 
 
 def test_a_run_of_somebody_else_is_shown_without_a_trace_in_it(tmp_path, monkeypatch):

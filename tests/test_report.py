@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -197,10 +198,10 @@ def test_a_notebook_that_came_with_a_run_is_made_anew(tmp_path, monkeypatch):
     run = a_run(tmp_path / "1-stream", "a")
     write(run.folder / "notebook.ipynb", evil)
     made = []
-    monkeypatch.setattr(execute, "execute", lambda folder: made.append(folder))
+    monkeypatch.setattr(execute, "execute", lambda folder, aside: made.append((folder, aside)))
     monkeypatch.setattr(execute.home, "root", lambda: tmp_path)
     execute.executed(run)
-    assert made == [run.folder]
+    assert made == [(run.folder, True)]
 
 
 def test_a_run_names_no_notebook_that_is_executed(tmp_path, monkeypatch):
@@ -388,3 +389,25 @@ def test_the_pages_need_no_templates_below_this_pythons_prefix(monkeypatch):
     monkeypatch.setattr(templateexporter, "jupyter_path", lambda *words: [])
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# told")])
     assert "told" in render._body(book, code=True)
+
+
+def test_an_article_is_of_what_was_measured_here_and_not_of_the_published_runs(
+    tmp_path, monkeypatch
+):
+    data, made = tmp_path / "data", []
+    theirs, mine = (
+        a_run(data / "runs" / host / f"20261120T220511Z-{name}", host, name)
+        for host, name in (("theirs", "stream"), ("mine", "latency"))
+    )
+    described = {"name": "measurements", "path": ["runs/theirs/20261120T220511Z-stream/x.parquet"]}
+    (data / "datapackage.json").write_text(json.dumps({"resources": [described]}))
+    found = [theirs, mine]
+    monkeypatch.setattr(report.home, "root", lambda: tmp_path)
+    monkeypatch.setattr(report.runs, "newest", lambda host: list(found))
+    monkeypatch.setattr(report, "assemble", lambda picked, folder: made.append(picked))
+    monkeypatch.setattr(report.render, "by", lambda engine, folder, say: folder)
+    report.make(None)
+    report.make(None, host="theirs")
+    found.remove(mine)
+    report.make(None)
+    assert made == [[mine], [theirs, mine], [theirs]]

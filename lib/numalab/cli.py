@@ -281,6 +281,9 @@ def plan(
             _print_json(priced.as_dict())
         else:
             _print(priced.text(_width()))
+            asking = [one.name for one in priced.each if one.plan and show.settings_text(one.plan)]
+            if asking:
+                _print(f"only with --allow-host-changes, else left out: {', '.join(asking)}")
         return
     request = wanted.of(experiment).request
     if request_only:
@@ -513,7 +516,9 @@ def report(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Run directories; else the newest of each kind.")
     ] = None,
-    host_name: HostName = None,
+    host_name: Annotated[
+        str | None, typer.Option("--host", help="Only the runs of this host.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the article goes.")] = None,
     engine: Annotated[
         str, typer.Option(help="quarto, nbconvert, or auto: Quarto where it is installed.")

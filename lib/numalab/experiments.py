@@ -256,12 +256,23 @@ def parse(text: str, name: str, where: Path) -> Experiment:
     return _checked(yaml_file.parse(text, where), name, where)
 
 
+def _check_claims(loaded: Experiment, where: Path) -> None:
+    from numalab.analysis import claims
+
+    try:
+        claims.load(loaded.claims)
+    except Fault as fault:
+        raise Fault(f"{where}: {fault.what}", fault.hint) from None
+
+
 def _checked(keys: dict[str, Any], name: str, where: Path) -> Experiment:
     try:
         loaded = Experiment(name=name, **keys)
     except ValidationError as error:
         why = yaml_file.explain(error, Experiment.model_fields)
         raise Fault(f"{where}: {why}", "see CONTRIBUTING.md for the keys") from None
+    if where.parent != home.root() / "experiments":  # those are tested, and this takes a while
+        _check_claims(loaded, where)
     for profile in loaded.profiles:
         try:
             check(loaded.request(profile, "here"))

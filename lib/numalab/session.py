@@ -181,7 +181,7 @@ def resume(
     user's own experiment is shown by the generic notebook, unless its file is given again. A
     service of a run begun elsewhere must be that of a file of this checkout, or of ``service``.
     """
-    from numalab import runs
+    from numalab import runs, store
 
     run = runs.load(given)
     if run.manifest.status == "imported":
@@ -199,6 +199,9 @@ def resume(
                 "give the file that it was measured by, or none",
             )
         again = Asked(run.plan.request, loaded, own_file)
+    if run.complete and (run.folder / store.SUMS).exists():
+        settings.say(f"{run.folder}: nothing is left to measure, the run is complete")
+        return run.folder
     with _progress(settings, len(run.plan.order)) as show:
         end = launch.resume(
             run.folder,

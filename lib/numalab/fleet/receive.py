@@ -38,6 +38,9 @@ def accept(record: Path, runs: Path, host: str) -> dict[str, Path]:
     # Deeper than RUNS/HOST/RUN: nothing here is taken for a run (home.find_runs).
     incoming = runs / ".incoming" / f"{host}-{os.getpid()}" / "runs"
     taken: dict[str, Path] = {}
+    for left in (runs / ".incoming").glob(f"{host}-*"):  # of a process that was killed
+        if not Path("/proc", left.name.removeprefix(f"{host}-")).exists():
+            shutil.rmtree(left, ignore_errors=True)
     try:
         incoming.mkdir(parents=True)
         _extract(archive, incoming)

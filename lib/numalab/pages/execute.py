@@ -20,10 +20,11 @@ EXECUTED = "notebook.ipynb"
 _START_S = 600  # in which a kernel starts: a machine with a load of 20 takes more than a minute
 
 
-def execute(folder: Path, notebook: Path | None = None) -> Path:
+def execute(folder: Path, notebook: Path | None = None, *, aside: bool = False) -> Path:
     """Execute the notebook that shows a run; return the executed one, in the run directory.
 
-    Where this user may not write into the run directory, it goes to the folder for what is made.
+    With ``aside``, and where this user may not write into the run directory, it goes to the folder
+    for what is made: a run that is sealed without a notebook must not get one.
     ``notebook`` is the one that a trusted experiment file names; without it, it is the checkout's
     own of that experiment, else the generic one: never one that the run directory names. Raises
     Fault when a cell fails, with the cell's own error.
@@ -31,7 +32,7 @@ def execute(folder: Path, notebook: Path | None = None) -> Path:
     run = runs.load(folder)
     if notebook is None:
         notebook = home.root() / "notebooks" / run.notebook if run.notebook else GENERIC
-    target = _target(folder)
+    target = _aside(folder) if aside or not _may_write(folder) else folder / EXECUTED
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # whose other name a hard link may be
     run_notebook(notebook, target, {"source": from_root(folder)})
@@ -44,17 +45,19 @@ def execute(folder: Path, notebook: Path | None = None) -> Path:
 def executed(run: runs.Run) -> Path:
     """Return a run's executed notebook: the one in its folder only if this checkout made it.
 
-    One that came with a stranger's run may hold anything; it is made anew.
+    One that came with a stranger's run may hold anything; it is made anew, outside of the run.
     """
-    found = _target(run.folder)
-    if found.is_file() and _memo(found).exists():
-        return found
-    return execute(run.folder)
+    for found in (run.folder / EXECUTED, _aside(run.folder)):
+        if found.is_file() and _memo(found).exists():
+            return found
+    return execute(run.folder, aside=True)
 
 
-def _target(folder: Path) -> Path:
-    if os.access(folder, os.W_OK | os.X_OK):
-        return folder / EXECUTED
+def _may_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _aside(folder: Path) -> Path:
     return home.build() / "executed" / folder.resolve().parent.name / folder.name / EXECUTED
 
 

@@ -29,7 +29,10 @@ def make(
     engine: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Render the article over runs (else over the newest complete ones); return the page's path.
+    """Render the article over runs; return the page's path.
+
+    Where none are chosen, over the newest complete ones of each subject: those measured here, and
+    the published ones only where there are no others or their host is named.
 
     Everything is made below ``out`` (build/report in the checkout); nothing that git tracks
     changes. ``engine`` is "quarto", "nbconvert" or "auto". Raises Fault when there are no runs,
@@ -38,6 +41,9 @@ def make(
     """
     render.checked(engine)
     picked = [runs.load(path) for path in chosen] if chosen else runs.newest(host)
+    if not chosen and not host:
+        published = {one.resolve() for one in _published_runs(home.root() / "data")}
+        picked = [run for run in picked if run.folder.resolve() not in published] or picked
     if not picked:
         where = f"of {host} " if host else ""
         raise Fault(
@@ -78,11 +84,21 @@ def study(
     return page
 
 
+def _published_runs(data: Path) -> list[Path]:
+    """The run directories of the data package; none where there is no package."""
+    try:
+        text = (data / "datapackage.json").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    paths = next(
+        one["path"] for one in json.loads(text)["resources"] if one["name"] == "measurements"
+    )
+    return [(data / path).parent for path in paths]
+
+
 def _published(data: Path) -> list[Path]:
     """The files of the data package: a user's own runs beside the published ones are no part."""
-    described = json.loads((data / "datapackage.json").read_text(encoding="utf-8"))["resources"]
-    paths = next(one["path"] for one in described if one["name"] == "measurements")
-    folders = [data / "reference", *((data / path).parent for path in paths)]
+    folders = [data / "reference", *_published_runs(data)]
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     return [data / "datapackage.json", data / "README.md", *files]
 
