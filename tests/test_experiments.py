@@ -99,7 +99,10 @@ claims:
         against: "cores:node-spread"
         relative_to: {cell: "cores:2-node", against: local}
         ratio_at_most: 1
-  - {id: b, says: another, source: here, holds_if: {metric: ipc, among: "instances:nodes", same_within: 0.1}}
+  - id: b
+    says: another
+    source: here
+    holds_if: {metric: ipc, among: "instances:nodes", same_within: 0.1}
   - id: c
     says: a third
     source: here
@@ -185,7 +188,8 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
         (
             (
                 "profiles:",
-                "claims: [{id: a, says: A, holds_if: {cell: remote, against: local, metric: x, ratio_at_mots: 1}}]\nprofiles:",
+                "claims:\n- {id: a, says: A, holds_if: {metric: x, cell: remote, against: local, "
+                "ratio_at_mots: 1}}\nprofiles:",
             ),
             r"mine\.yml: claim a: holds_if.0.ratio_at_mots",
         ),
