@@ -46,7 +46,7 @@ def test_all_fits_into_its_time_on_every_host(machine, profile, bare):
     host = topology.read(str(root))
     for one in priced.each:
         if one.plan is None:
-            assert "takes at least" in str(one.why) or "matters more" in str(one.why), one.name
+            assert "takes at least" in str(one.why) or "higher priority" in str(one.why), one.name
             continue
         if one.name != "host":
             assert one.plan.request.blocks >= 6
@@ -181,9 +181,9 @@ def test_what_matters_least_goes_as_a_whole(bare):
     gone = {one.name for one in priced.each if not one.seconds}
     kept = sorted(one.asked.experiment.priority for one in priced.each if one.seconds)
     lost = [one.asked.experiment.priority for one in priced.each
-            if one.name in gone and "matters more" in str(one.why)]  # fmt: skip
+            if one.name in gone and "higher priority" in str(one.why)]  # fmt: skip
     assert lost and max(lost) < kept[1]  # a short one may fit into what is left
-    assert "matters more" in priced.text(200)
+    assert "higher priority" in priced.text(200)
     assert f"of {show.units.seconds(whole.seconds / 8)}" in priced.text(200)
 
 
@@ -197,7 +197,7 @@ def test_in_the_profiles_time_what_matters_least_is_left_out_and_the_rest_stays(
     monkeypatch.setitem(pricing.PROFILE_S, "quick", but)
     for one in pricing.price(asked, ANY, root=root).each:
         if one.name == "command":
-            assert not one.seconds and "matters more" in one.left_out[0][1]
+            assert not one.seconds and "higher priority" in one.left_out[0][1]
         else:
             assert one.plan.order == own[one.name].plan.order
 
@@ -306,8 +306,8 @@ def test_only_what_is_new_is_said_of_an_experiment_left_out(bare):
     root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
     asked = session.all_asked("quick", "there", 1, ANY, True)
     text = pricing.price(asked, ANY, 1, root).text(80)
-    assert re.search("left out\n +– as said above", text)
-    assert text.count("matters more") == 1
+    assert re.search("left out\n +– same reason as above", text)
+    assert text.count("higher priority") == 1
 
 
 def test_what_is_alike_on_many_nodes_is_said_once(bare):

@@ -515,7 +515,7 @@ def test_no_other_run_is_overwritten(place, fetched):
     ("arguments", "words"),
     [
         (["command", "--stop"], "need --hosts"),
-        (["command", "--hosts", "lot", "--host", "one"], "goes with neither"),
+        (["command", "--hosts", "lot", "--host", "one"], "cannot be used with"),
         (["--all", "--hosts", "nowhere", "-p", "smoke"], "no host or group nowhere"),
     ],
 )

@@ -312,7 +312,10 @@ def run(
         typer.Option("--allow-host-changes", help="May set what the experiment asks; put back."),
     ] = False,
     busy: Annotated[
-        bool, typer.Option("--busy", help="Although others are at work here; the run says so.")
+        bool,
+        typer.Option(
+            "--busy", help="Measure even if other programs use the CPUs; this is recorded."
+        ),
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Complete an unfinished run directory.")
@@ -386,16 +389,18 @@ def _check_together(
     if sum([experiment is not None, wanted.every, resume is not None]) != 1:
         raise Fault("name one experiment, or --all, or --resume DIR", "numalab list shows them")
     if resume is None and (own_file or begun_elsewhere):
-        raise Fault("--experiment and --begun-elsewhere go with --resume")
+        raise Fault("--experiment and --begun-elsewhere need --resume")
     if hosts is None and (inventory or stop):
         raise Fault("--inventory and --stop need --hosts", "name a group or a host with it")
     if hosts is not None and (resume is not None or wanted.host_name is not None):
         raise Fault(
-            "--hosts goes with neither --resume nor --host",
+            "--hosts cannot be used with --resume or --host",
             "the same command completes what is missing, and the inventory names the hosts",
         )
     if hosts is not None and wanted.until is not None:
-        raise Fault("--until goes not with --hosts", "give each host its --blocks or --budget")
+        raise Fault(
+            "--until cannot be used with --hosts", "give each host its --blocks or --budget"
+        )
 
 
 def _on_hosts(

@@ -64,7 +64,7 @@ class All:
         for one in self.each:
             lines.append(f"{one.name:<{wide}}{_size(one)}")
             for what, why in one.left_out:
-                parts = [what, "as said above" if why in said else why]
+                parts = [what, "same reason as above" if why in said else why]
                 said.add(why)
                 lines += textwrap.wrap(
                     ": ".join(filter(None, parts)), width, initial_indent=" " * wide + "– ",

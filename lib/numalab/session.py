@@ -305,7 +305,7 @@ def all_asked(
     every = map(experiments.load, experiments.names())
     for loaded in sorted(every, key=lambda one: (-one.priority, one.name)):
         if loaded.tool.name == "service" and "service" not in loaded.tool.options:
-            settings.say(f"{loaded.name} left out: it is for a service that you name")
+            settings.say(f"{loaded.name} is skipped: name one with --set service=NAME")
         elif profile in loaded.profiles:
             collectors = None if collect else False
             request = loaded.request(profile, host, seed=seed, collectors=collectors)

@@ -79,7 +79,7 @@ def refuse(found: List[Reason]) -> None:
     if found:
         raise Fault(
             reason("nothing-while-busy", reasons=found),
-            "wait for it to end, stop it, or measure all the same with --busy: the run says so",
+            "wait, stop it, or use --busy to measure anyway (this is recorded)",
         )
 
 

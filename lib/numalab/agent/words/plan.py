@@ -120,10 +120,10 @@ SENTENCES: Dict[str, Template] = {
     "instance-too-big": _needs_more_room,
     "node-too-small": _needs_more_room,
     "budget-case": "no time for it in {budget_s:seconds}: the last cases are left out first",
-    "budget-cell": "no time for it in {budget_s:seconds}: the last cells are left out first",
+    "budget-cell": "does not fit into {budget_s:seconds}; the last cells are dropped first",
     "budget-class": "{cell} stands for it, which is as far from its memory ({budget_s:seconds})",
     "budget-sweep": "no time for this value of the sweep in {budget_s:seconds}",
-    "budget-for-others": "{budget_s:seconds} in all are too short for it beside what matters more",
+    "budget-for-others": "the total of {budget_s:seconds} went to experiments with higher priority",
     "budget-too-small": _budget_too_small,
     "longer-than-limit": (
         "a trial takes about {planned_s:seconds}, but its limit is {limit_s:seconds}"
