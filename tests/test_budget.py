@@ -83,7 +83,7 @@ def test_a_run_until_it_has_decided_takes_the_blocks_that_there_is_time_for():
     [
         (["--until", "3"], "no share"),
         (["--until", "3%", "--hosts", "all"], "--until"),
-        (["--until", "3%", "--all"], "--all takes no"),
+        (["--until", "3%", "--all"], "--all cannot be used with"),
     ],
 )
 def test_what_until_does_not_go_with_is_said(words, said):
@@ -229,7 +229,7 @@ def test_the_command_prints_every_experiment_and_the_total(bare):
 
 def test_all_is_not_narrowed():
     for words, said in (
-        (["--all", "-b", "local"], "takes no -b"),
+        (["--all", "-b", "local"], "cannot be used with -b"),
         (["--all", "stream"], "name one experiment, or --all"),
         ([], "name one experiment, or --all"),
         (["--all", "--request"], "--request is of one"),

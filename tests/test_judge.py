@@ -414,4 +414,4 @@ def test_a_plan_foresees_by_the_hosts_own_noise_where_it_is_known():
     assert judge.foresee(bare)[0].smallest is None
     assert str(assumed).startswith("triad: effects of 5.1 % or more") and "assumed" in str(assumed)
     assert earlier.manifest.run in str(known)
-    assert "no effect, however great" in str(judge.foresee(bare)[0])
+    assert "no effect of any size" in str(judge.foresee(bare)[0])

@@ -47,7 +47,7 @@ def test_where_nothing_differs_nothing_is_recommended(difference):
 
 def test_a_host_where_every_binding_loses_says_so():
     found = recommendation.of(even(0.7))
-    assert found.cell is None and "No binding does better than the default" in found.says
+    assert found.cell is None and "No binding is better than the default" in found.says
 
 
 def test_a_gain_within_the_controls_own_difference_is_none():

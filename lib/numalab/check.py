@@ -156,9 +156,9 @@ def _remedy(run: runs.Run, derived: int) -> str | None:
         return None
     return (
         f"{derived} of them may be due to another version: the run names {made}, and here is "
-        f"{here or 'none that git knows'}. Ask the code that made it (git worktree add ../then "
-        f"{commit}, and numalab check there); what it finds, or where git does not know the "
-        "commit, they stand."
+        f"{here or 'none that git knows'}. Check with the code that made it (git worktree add "
+        f"../then {commit}, and numalab check there): only faults that it does not find are due to "
+        "the version. If git does not know the commit, all stay faults."
     )
 
 

@@ -146,17 +146,15 @@ class Wanted:
     ] = None
     time_limit: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Seconds a trial may take; else 10 × the planned."),
+        typer.Option(min=0.001, help="Seconds that a trial may take; by default 10 × the planned."),
     ] = None
     pairs: Annotated[
         str | None,
-        typer.Option(
-            help="every: all nodes and pairs of nodes; class: one for those of each distance."
-        ),
+        typer.Option(help="every: all nodes and pairs of nodes; class: one for each distance."),
     ] = None
     budget: Annotated[
         str | None,
-        typer.Option(help="The whole must fit into it (30m, 2h): what is left out is said."),
+        typer.Option(help="The whole run must fit into it (30m, 2h); shows what is left out."),
     ] = None
     until: Annotated[
         str | None,
@@ -185,7 +183,7 @@ class Wanted:
         """The service file of a resumed run, the one option that may be set for it."""
         options = dict(_key_value(text) for text in self.option or [])
         if set(options) - {"service"}:
-            raise Fault("--resume goes on as its plan says: it takes no --set but service=FILE")
+            raise Fault("--resume follows the recorded plan: of --set it takes only service=FILE")
         return options.get("service")
 
     def of_all(self, settings: session.Settings, collect: bool = True) -> list[session.Asked]:
@@ -194,8 +192,8 @@ class Wanted:
 
         if self.narrowed:
             raise Fault(
-                "--all takes no -b, --case, --blocks, --tool, --set, --time-limit, --pairs, "
-                "--until, no program"
+                "--all cannot be used with -b, --case, --blocks, --tool, --set, --time-limit, "
+                "--pairs, --until or a program"
             )
         return session.all_asked(
             self.profile, self.host_name or platform.node(), self.seed, settings, collect

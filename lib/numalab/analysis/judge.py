@@ -671,12 +671,16 @@ class Sight:
 
     def __str__(self) -> str:
         if self.smallest is None:
-            needed = f"that takes {BLOCKS_NEEDED} blocks and an A/A control that did not drift"
-            return f"{self.metric}: no effect, however great; {needed}"
+            needed = f"this needs {BLOCKS_NEEDED} blocks and an A/A control that did not drift"
+            return f"{self.metric}: no effect of any size; {needed}"
         known = f"as in {self.run}" if self.run else "assumed"
         least = f"effects of {100 * self.smallest:.2g} % or more"
         noise = f"noise of a trial {100 * (self.noise or 0):.2g} %, {known}"
-        apart = f"; noisier, and seen worse: {', '.join(self.noisier)}" if self.noisier else ""
+        apart = (
+            f"; only larger effects in noisier cells: {', '.join(self.noisier)}"
+            if self.noisier
+            else ""
+        )
         return f"{self.metric}: {least} ({noise}){apart}"
 
 

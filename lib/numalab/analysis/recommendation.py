@@ -76,9 +76,7 @@ def of(run: Run) -> Recommendation:
     if not headline.gains(effects[best.id]):
         text = f"No binding can be told from the default ({default.label}) here"
         if all(headline.loses(effects[cell.id]) for cell in usable):
-            text = (
-                f"No binding does better than the default ({default.label}) here: each does worse"
-            )
+            text = f"No binding is better than the default ({default.label}) here: all are worse"
         nearest = "Best" if effects[best.id].log * headline.sign > 0 else "Nearest to it"
         return Recommendation(None, f"{text}. {nearest}: {figures} ({better}); {ground}.")
     mean, base = (tables.number(headline.mean(cell)) for cell in (best, default))

@@ -79,7 +79,7 @@ class Progress:
         """Say what a host lacks."""
         if tools:
             names = ", ".join(_TOOLS.get(tool, tool) for tool in tools)
-            self._once(host, f"⚠ it lacks {names}: what needs them is left out and says so")
+            self._once(host, f"⚠ it lacks {names}: what needs them is skipped")
 
     def status(self, host: str, status: Status) -> None:
         """Say how far a host's queue is."""
