@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from numalab import agent_archive
+from numalab.agent.errors import Fault
 
 FOLDER = "numalab/agent/probe/"
 _FIND = (
@@ -40,6 +41,12 @@ def find(archive: Path, place: Path, path: str = "/nowhere", package: str = "num
         env=environment, cwd=place,
     )  # fmt: skip
     return done
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(Fault, match="there is no folder"):
+        agent_archive.build(tmp_path / "mistyped" / "numalab.pyz")
+    assert not (tmp_path / "mistyped").exists()
 
 
 @pytest.mark.parametrize("package", [one.package for one in agent_archive.PROGRAMS])

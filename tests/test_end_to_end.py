@@ -395,3 +395,13 @@ def test_a_run_of_ones_own_program_holds_on_another_machine(tmp_path, monkeypatc
     monkeypatch.setattr(sys, "executable", "/elsewhere/python3")
     assert check.check(folder).faults == []
     assert not [path for path in folder.rglob("*.*json") if str(home).encode() in path.read_bytes()]
+
+
+def test_a_run_that_is_given_up_is_not_to_be_completed(tmp_path):
+    done = _numalab(
+        "run", "command", "-p", "smoke", "--busy", "--no-notebook", "--", "false",
+        runs_in=tmp_path / "runs",
+    )  # fmt: skip
+    assert done.returncode == 2 and "given up after" in done.stderr
+    assert "measure again into a new directory" in done.stderr
+    assert "--resume" not in done.stderr and ".." not in done.stderr

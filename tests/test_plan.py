@@ -146,7 +146,12 @@ def test_the_first_tool_that_is_there_is_taken(drivers):
     drivers["stream"].missing = drivers["probe"].missing = "not there"
     with pytest.raises(Fault, match="no tool can measure stream: not there; not there"):
         plan.make(request(), topologies.topology(1))
-    drivers["stream"].missing = drivers["probe"].missing = None
+    drivers["probe"].missing = None  # what a tool that is there says counts, and nothing else
+    with pytest.raises(Fault) as said:
+        wrong = {"name": "stream", "prefer": ["stream", "probe"], "options": {"arrray": 1}}
+        plan.make(request(tool=wrong), topologies.topology(2))
+    assert said.value.what == "probe has no option 'arrray'"
+    drivers["stream"].missing = None
     drivers["stream"].known = ("threads",)  # passed over: it cannot do what is asked
     asked = {"name": "stream", "prefer": ["stream", "probe"], "options": {"repeat": 5}}
     made = plan.make(request(tool=asked), topologies.topology(1))

@@ -848,7 +848,7 @@ def test_a_program_is_found_or_what_is_wrong_is_said(tmp_path, monkeypatch):
         ([], "no program is named"),
         (["no-such-program"], "no program named no-such-program on PATH"),
         (["./gone"], "there is no program ./gone"),
-        (["./plain"], "./plain may not be executed"),
+        (["./plain"], "./plain is not a program that you may execute"),
         (["."], "is a directory"),
         (["sh", 5], "5 cannot be a word"),
         ("sh -c true", "no program is named"),

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 from numalab.agent import compiled, probe
+from numalab.agent.errors import Fault
 from numalab.agent.paths import cache_folder
 from numalab.agent.served import load
 
@@ -36,8 +37,10 @@ def build(path: Path) -> Path:
 
     It holds ``numalab/agent/`` and nothing of the other half, and PROGRAMS for each of
     ARCHITECTURES that there is a compiler for here. The same sources and compilers give the same
-    bytes.
+    bytes. Raises Fault where there is no such folder.
     """
+    if not path.parent.is_dir():
+        raise Fault(f"there is no folder {path.parent}", "make it, or name another place")
     members = {"__main__.py": _START.encode(), "numalab/__init__.py": b""}
     package = Path(__file__).parent
     for source in (package / "agent").rglob("*"):
@@ -48,7 +51,6 @@ def build(path: Path) -> Path:
         made = _made(program, arch)
         if made:
             members[_member(program, arch)] = made
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     with open(temporary, "wb") as file:
         file.write(b"#!/usr/bin/env python3\n")

@@ -23,7 +23,7 @@ from typing import Any
 
 import polars as pl
 
-from numalab import contradictions, launch, rederived, runs, store, untrusted
+from numalab import contradictions, home, launch, rederived, runs, store, untrusted
 from numalab.agent.contract import (
     ERROR,
     MEASURED,
@@ -96,6 +96,11 @@ def check(folder: Path) -> Result:
     result = Result(folder)
     if not folder.is_dir():
         raise Fault(f"{folder} is not a directory", "numalab list --runs shows the runs")
+    if not home.is_run(folder) and any(map(home.is_run, _below(folder))):
+        within = "*" if any(map(home.is_run, folder.iterdir())) else "*/*"
+        raise Fault(
+            f"{folder} is not a run directory, but holds some", f"numalab check {folder}/{within}"
+        )
     for find in (_files, _contents):
         try:
             find(result)
@@ -106,6 +111,12 @@ def check(folder: Path) -> Result:
             result.faults.append(f"{folder}: what it says cannot be ({kind}: {str(error)[:80]})")
     result.faults = list(dict.fromkeys(result.faults))
     return result
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield what a folder of runs, or of hosts with runs, may hold."""
+    yield from folder.glob("*")
+    yield from folder.glob("*/*")
 
 
 def _note(found: list[str], more: Iterable[str]) -> None:

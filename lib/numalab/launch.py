@@ -22,6 +22,11 @@ from numalab.agent.trial.events import Event
 _STOP_S = 60  # in which an agent ends its trial and puts the host's settings back
 AGENT = (sys.executable, "-m", "numalab.agent")
 BUG = 1  # the exit status of a Python program that a bug ended
+GIVEN_UP = 3  # that of the agent where the run cannot be completed any more
+
+
+class GivenUp(Fault):
+    """The agent's own words for why a run cannot be completed any more."""
 
 
 def new_run_directory(base: Path, host: str, experiment: str) -> Path:
@@ -190,7 +195,7 @@ def _follow(
     if interrupted:
         raise KeyboardInterrupt
     if code != 0 or last.get("event") != "end":
-        raise Fault(_why(said.strip(), code))
+        raise (GivenUp if code == GIVEN_UP else Fault)(_why(said.strip(), code))
     return last
 
 

@@ -140,8 +140,8 @@ def run(asked: Asked, settings: Settings) -> Path:
                 plan, folder, allow_host_changes=settings.allow_host_changes,
                 busy=settings.busy, on_event=on_event, enough=_enough(plan, folder, settings),
             )  # fmt: skip
-        except (KeyboardInterrupt, Fault):
-            if home.is_run(folder):
+        except (KeyboardInterrupt, Fault) as error:
+            if home.is_run(folder) and not isinstance(error, launch.GivenUp):
                 print(f"complete it with: {_resuming(folder, settings)}", file=sys.stderr)
             raise
     _finish(folder, end, settings, asked.notebook)

@@ -19,12 +19,14 @@ from .errors import Fault
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run one command; return the exit status.
 
-    0; 1 where doctor found something; 2 for a fault; 128 + N after signal N.
+    0; 1 where doctor found something; 2 for a fault; 3 for a run that cannot be completed any more;
+    128 + N after signal N.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without our signs shows "?"
     options = _parser().parse_args(arguments)
+    from .trial.journal import CannotComplete
     from .trial.run import Interrupted
 
     try:
@@ -34,7 +36,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return 128 + stopped.number
     except Fault as fault:
         print(f"numalab: {fault}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(fault, CannotComplete) else 2
     except BrokenPipeError:  # `… | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -79,7 +79,10 @@ class Command(Driver):
         if os.path.isdir(word):
             raise Fault(f"{word} is a directory, not a program", "name the program in it")
         if os.path.exists(word):
-            raise Fault(f"{word} may not be executed", f"chmod +x {word}")
+            raise Fault(
+                f"{word} is not a program that you may execute",
+                "name a program, or a script's interpreter before it: python3 script.py",
+            )
         if os.sep in word:
             raise Fault(f"there is no program {word}", "is the path right, seen from here?")
         raise Fault(

@@ -376,6 +376,7 @@ def _prepare_with_a_tool(
     or no value of a sweep (it lacks an option that is asked for); its record says why.
     """
     passed: List[Fault] = []
+    refused: List[Fault] = []  # by tools that are here
     known = environment.tool
     for name in (known.name,) if known else request.tool.prefer:
         driver = drivers.driver(name)
@@ -384,10 +385,15 @@ def _prepare_with_a_tool(
         try:
             last = name == request.tool.prefer[-1]
             tool = known or _found(driver, request, host, last)
+        except Fault as fault:
+            passed.append(fault)
+            continue
+        try:
             preparation = _Preparation(driver, request, host, found, environment.unfit)
             fit = preparation.all(cells)
         except Fault as fault:
             passed.append(fault)
+            refused.append(fault)
             continue
         record = replace(
             tool,
@@ -397,6 +403,7 @@ def _prepare_with_a_tool(
             facts={k: published(v) if isinstance(v, str) else v for k, v in tool.facts.items()},
         )
         return record, driver, fit, preparation.unfit
+    passed = refused or passed
     if len(passed) == 1:
         raise passed[0]
     kind = NotHere if all(isinstance(fault, NotHere) for fault in passed) else Fault
