@@ -34,7 +34,7 @@ test-lab: $(READY)  ## boot an emulated host of two nodes, prove placements in i
 	-@scripts/install-lab-tools
 	$(BIN)/pytest -p no:cacheprovider --durations=0 -m "not long and not known" tests/lab
 
-test-lab-all: $(READY)  ## the same, and every experiment in a guest, a fleet of two: two hours
+test-lab-all: $(READY)  ## the same, and every experiment in a guest, a fleet of two: an hour
 	-@scripts/install-lab-tools
 	$(BIN)/pytest -p no:cacheprovider --durations=0 tests/lab
 

@@ -501,7 +501,7 @@ def compare(
     counters: Annotated[bool, typer.Option("--counters", help="The counters too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare two runs or two hosts, cell by cell, with intervals."""
+    """Compare two runs, of one host or of two, cell by cell, with intervals."""
     from numalab import home
     from numalab.analysis import comparison
 
