@@ -245,6 +245,12 @@ def test_a_file_named_without_its_ending_is_named_with_it(tmp_path, monkeypatch)
     (tmp_path / "bare").write_text("question: what?\n")
     with pytest.raises(Fault, match="there is no experiment 'bare'.*ending .yml: bare.yml"):
         experiments.load("bare")
+    (tmp_path / "notes.md").write_text("notes")
+    with pytest.raises(Fault) as refused:
+        experiments.load("notes.md")
+    assert "notes.md is a file, but its name does not end in .yml" in str(refused.value)
+    with pytest.raises(Fault, match="there is no file gone.yml. numalab's own: command, .*stream"):
+        experiments.load("./gone.yml")
 
 
 def test_an_unknown_profile_names_those_there_are():

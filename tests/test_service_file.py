@@ -134,6 +134,9 @@ def test_a_file_of_ones_own_needs_its_ending(tmp_path, monkeypatch):
         services.load("other.yml")
     with pytest.raises(Fault, match="with its ending .yml: mine.yml"):
         services.load("mine")
+    (tmp_path / "notes.md").write_text("notes")
+    with pytest.raises(Fault, match=r"notes.md is a file, but its name does not end in .yml\Z"):
+        services.load("notes.md")
     without = TEXT.replace("stop: SIGINT", "files: {x: {file: no.where}}")
     with pytest.raises(Fault, match="line 16, files.x: .*no.where is missing. services/README"):
         parse(without, str(tmp_path / "mine.yml"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -240,11 +239,10 @@ def load(name: str | Path) -> Experiment:
     if path.suffix not in (".yml", ".yaml"):
         path = home.root() / "experiments" / f"{name}.yml"
         if not untrusted.is_name(str(name)) or not path.is_file():
-            if any(map(os.path.isfile, (f"{name}.yml", name))):
-                hint = f"a file of your own is named with its ending .yml: {name}.yml"
-            else:
-                hint = suggestion(str(name), names())
+            hint = yaml_file.ending(str(name)) or suggestion(str(name), names())
             raise Fault(f"there is no experiment {str(name)!r}", hint)
+    if not path.exists():
+        raise Fault(f"there is no file {path}", f"numalab's own: {', '.join(names())}")
     return _checked(yaml_file.read(path), path.stem, path)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,9 +47,7 @@ def load(name: str) -> dict[str, Any]:
     if path.suffix not in (".yml", ".yaml"):
         path = home.root() / "services" / f"{name}.yml"
         if not untrusted.is_name(name) or not path.is_file():
-            hint = suggestion(name, names())
-            if any(map(os.path.isfile, (f"{name}.yml", name))):
-                hint = f"a file of your own is named with its ending .yml: {name}.yml"
+            hint = yaml_file.ending(name) or suggestion(name, names())
             raise Fault(f"there is no service {name!r}", hint)
     if not path.is_file():
         raise Fault(f"there is no file {path}", f"numalab's own: {', '.join(names())}")

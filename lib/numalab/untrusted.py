@@ -87,7 +87,8 @@ def opened(folder: Path, name: str, largest: int = LARGEST_FILE) -> Iterator[Bin
         with open(handle, "rb", closefd=False) as file:
             yield file
     except FileNotFoundError:
-        raise Fault(f"{where} is missing", "is this a run directory?") from None
+        hint = "is this a run directory?" if name == "manifest.json" else _AGAIN
+        raise Fault(f"{where} is missing", hint) from None
     except OSError as error:
         link = error.errno in (errno.ELOOP, errno.ENOTDIR)
         why = "it is no regular file" if link else error.strerror
