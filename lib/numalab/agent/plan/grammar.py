@@ -92,8 +92,8 @@ def pair(name: str, given: Any) -> Argument:
     choices = ("every", "nearest", "farthest", ROOMIEST)
     if text not in choices:
         raise Fault(
-            f"{name}: {text!r} is neither a pair of nodes like 0->1 nor a choice of them",
-            suggestion(text, choices),
+            f"{name}: {text!r} is neither a pair of nodes nor a choice of them",
+            f"a pair is CPUs' node, memory's node: {name}:0-1; {suggestion(text, choices)}",
         )
     return (None, "") if text == "every" else (text, text)
 
@@ -134,7 +134,11 @@ def _counted(name: str, given: Any, key: str, choices: Sequence[str]) -> Tuple[A
     _known_keys(given, ("count", key), name)
     choice = given.get(key)
     if choice not in choices:
-        raise Fault(f"{name}: {key} {choice!r} is unknown", suggestion(str(choice), choices))
+        number = 8 if key == "within" else 3
+        raise Fault(
+            f"{name}: {key} {choice!r} is unknown",
+            f"write it like {name}:{number}-{choices[0]}; {suggestion(str(choice), choices)}",
+        )
     return given.get("count"), choice
 
 
