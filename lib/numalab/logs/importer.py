@@ -109,7 +109,8 @@ def _read(path: Path) -> _Log:
     if form is None:
         raise Fault(
             f"{path}: no parser recognises this output",
-            f"numalab imports what these print: {', '.join((*drivers.MEASURING, *_SHAPES))}",
+            "numalab imports what mlc, stream and sysbench print; outputs of lscpu and numactl "
+            "beside them describe the host",
         )
     if form not in (*_SHAPES, *drivers.MEASURING):
         raise Fault(f"{path} is an output of {form}, which is no measurement to import")
