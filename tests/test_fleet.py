@@ -334,6 +334,8 @@ def test_a_wrong_group_or_inventory_is_named(place):
         ansible.hosts("one:two", [path])
     with pytest.raises(Fault, match="there is no inventory"):
         ansible.hosts("lot", [place / "none.yml"])
+    with pytest.raises(Fault, match="there is no inventory, which .* or name one with --inventory"):
+        ansible.hosts("all", [])
     path.write_text("all: [\n")
     with pytest.raises(Fault, match="cannot read the inventory"):
         ansible.hosts("lot", [path])

@@ -363,6 +363,8 @@ def test_commands_on_guests_that_are_not_there_say_so(lab):
     assert "small was not up" in command("down", "small").output
     with pytest.raises(Fault, match=r"small is not running. numalab lab up small"):
         command("ssh", "small")
+    with pytest.raises(Fault, match="there is no host 'smal'.*Known: .*small"):
+        command("down", "small", "smal")
     with pytest.raises(Fault, match="name the guests to end, or --all"):
         command("down")
     with pytest.raises(Fault, match="there is no host 'smal'"):

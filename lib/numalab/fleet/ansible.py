@@ -46,6 +46,12 @@ def hosts(pattern: str, inventories: Sequence[Path]) -> list[str]:
     unknown = [name for name in _plain_names(pattern) if name not in groups | members]
     if unknown or not names:
         shown = sorted(groups - {"all", "ungrouped"})
+        if not inventories and not shown and members <= {"localhost"}:
+            raise Fault(
+                "there is no inventory, which names the hosts to measure on",
+                "copy fleet/inventory.example.yml to fleet/inventory.yml and enter your hosts, or "
+                "name one with --inventory; numalab lab up NAME makes one of its guests",
+            )
         raise Fault(
             f"the inventory names no host or group {', '.join(unknown) or pattern}",
             f"it has the groups {', '.join(shown)}"

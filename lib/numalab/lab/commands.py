@@ -90,11 +90,15 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="Every guest.")] = False,
 ) -> None:
     """End guests and remove their disks."""
-    from . import guests
+    from . import guests, hosts
 
     if bool(names) == every:
         raise Fault("name the guests to end, or --all", "numalab lab status shows them")
-    for name in [guest.name for guest in guests.known()] if every else dict.fromkeys(names or []):
+    there = [guest.name for guest in guests.known()]
+    for name in names or []:
+        if name not in (*there, *hosts.names()):
+            hosts.load(name)  # Fault, with the names that there are
+    for name in there if every else dict.fromkeys(names or []):
         print(f"{name} is down" if guests.down(name, _say) else f"{name} was not up")
 
 
