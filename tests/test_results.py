@@ -161,7 +161,7 @@ def test_cases_stand_in_the_order_of_the_plan_with_ratios_where_there_are_any(tm
     assert by_cell["case-07"]["ratio"] == pytest.approx(3, rel=0.02)
     assert by_cell["case-07"]["said"] == "different from cpus-only 0/empty"
     assert by_cell["zero"]["ratio"] is None and by_cell["zero"]["mean"] == 0
-    assert by_cell["zero"]["said"] == "no ratio: a value is 0 or less"
+    assert by_cell["zero"]["said"] == "no ratio: in some block a value is 0 or less"
     shown = results.terminal(run)
     first = next(line for line in shown.splitlines() if "0/empty " in line)
     assert first.split()[-1] == "1"  # the baseline's own ratio, though its id has a case

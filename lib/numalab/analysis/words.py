@@ -85,7 +85,7 @@ def _nodes_hidden(fields: Fields) -> str:
 words.add(
     {
         # why two cells have no ratio, or nothing is decided
-        "value-not-positive": "no ratio: a value is 0 or less",
+        "value-not-positive": "no ratio: in some block a value is 0 or less",
         "cell-without-value": "one of the two has no value",
         "no-shared-block": "no block holds both",
         "different-tools": lambda f: (
