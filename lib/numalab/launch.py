@@ -17,12 +17,12 @@ from numalab import home, untrusted
 from numalab.agent import contract
 from numalab.agent.contract import Plan, Request
 from numalab.agent.errors import Fault
+from numalab.agent.trial import journal
 from numalab.agent.trial.events import Event
 
 _STOP_S = 60  # in which an agent ends its trial and puts the host's settings back
 AGENT = (sys.executable, "-m", "numalab.agent")
 BUG = 1  # the exit status of a Python program that a bug ended
-GIVEN_UP = 3  # that of the agent where the run cannot be completed any more
 
 
 class GivenUp(Fault):
@@ -195,7 +195,9 @@ def _follow(
     if interrupted:
         raise KeyboardInterrupt
     if code != 0 or last.get("event") != "end":
-        raise (GivenUp if code == GIVEN_UP else Fault)(_why(said.strip(), code))
+        raise (GivenUp if code == journal.CannotComplete.STATUS else Fault)(
+            _why(said.strip(), code)
+        )
     return last
 
 

@@ -44,13 +44,10 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 def ending(name: str) -> str | None:
     """Return what to say of a name without .yml that means a file; None where there is no such."""
-    if Path(f"{name}.yml").is_file():
+    there = Path(name).is_file()
+    if Path(f"{name}.yml").is_file() or (there and not Path(name).suffix):
         return f"a file of your own is named with its ending .yml: {name}.yml"
-    if not Path(name).is_file():
-        return None
-    if Path(name).suffix:
-        return f"{name} is a file, but its name does not end in .yml"
-    return f"a file of your own is named with its ending .yml: {name}.yml"
+    return f"{name} is a file, but its name does not end in .yml" if there else None
 
 
 def read(path: Path) -> dict[str, Any]:

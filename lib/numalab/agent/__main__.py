@@ -36,7 +36,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return 128 + stopped.number
     except Fault as fault:
         print(f"numalab: {fault}", file=sys.stderr)
-        return 3 if isinstance(fault, CannotComplete) else 2
+        return fault.STATUS if isinstance(fault, CannotComplete) else 2
     except BrokenPipeError:  # `… | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

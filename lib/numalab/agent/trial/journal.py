@@ -38,6 +38,8 @@ class DiskFull(Fault):
 class CannotComplete(Fault):
     """A run that cannot be completed any more: only a new one can be measured."""
 
+    STATUS = 3  # with which the agent's command ends
+
     def __init__(self, what: Union[str, Reason], hint: str = _FROM_A_COPY) -> None:
         super().__init__(what, hint)
 
