@@ -13,6 +13,7 @@ import sysfs_tree
 import waiting
 from numalab import services
 from numalab.agent.contract import SCHEMA, Host, State, from_json, reason
+from numalab.agent.errors import Fault
 from numalab.agent.host import describe, tools
 from numalab.agent.host.tools import Tool
 from numalab.agent.served.service import description
@@ -201,9 +202,30 @@ load: {kind: command, command: "{server} {port} {time_s}", figures: {requests_pe
         description.read(services.parse(text % name, tmp_path / f"{name}.yml"))
         for name in ("cached", "forgotten")
     )
-    found = {one.name: one for one in tools.find(limit_s=3, services=[there, not_there])}
+    found = {one.name: one for one in tools.find(limit_s=3, services=lambda: [there, not_there])}
     assert found["cached"] == Tool("cached", True, "1.6.18")
     assert not found["forgotten"].usable and "forgotten" in str(found["forgotten"].why)
+
+
+def test_the_tools_are_told_where_no_service_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program(tmp_path, "mlc", "echo 'Intel(R) Memory Latency Checker - v3.11'\n")
+
+    def unreadable():
+        raise OSError("the folder of services is gone")
+
+    found = {tool.name: tool for tool in tools.find(limit_s=30, services=unreadable)}
+    assert found["mlc"].usable and {"sysbench", "perf"} < set(found)
+
+
+def test_a_search_that_nobody_asks_ends_with_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    pid = tmp_path / "pid"
+    program(tmp_path, "sysbench", f"echo $$ > {pid}.new; mv {pid}.new {pid}\nwhile :; do :; done\n")
+    with pytest.raises(Fault, match="no nodes"), tools.Search():
+        waiting.wait_for(pid.exists)
+        raise Fault("there are no nodes")
+    waiting.wait_for(lambda: not waiting.lives(int(pid.read_text())))
 
 
 def test_why_perf_cannot_be_used(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from numalab.show import escape
 
 if TYPE_CHECKING:
     from numalab import session
+    from numalab.agent.served.service.description import Service
 
 app = typer.Typer(
     name="numalab",
@@ -81,10 +82,14 @@ def host(
     as_json: Json = False,
 ) -> None:
     """Show this machine (or a copied sysfs tree): nodes, CPUs, memory, distances, settings."""
-    from numalab import services
     from numalab.agent.host import describe
 
-    _print(describe.run(str(root), as_json, _width(), services.readable))
+    def services() -> list[Service]:
+        from numalab import services
+
+        return services.readable()
+
+    _print(describe.run(str(root), as_json, _width(), services))
 
 
 @app.command()

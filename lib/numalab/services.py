@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from numalab import home, untrusted, yaml_file
 from numalab.agent.contract import Plan, to_json
 from numalab.agent.errors import Fault
@@ -66,20 +64,18 @@ def parse(text: str, where: Path) -> dict[str, Any]:
     keys = _long_form(yaml_file.parse(text, where))
     keys["name"] = where.stem
     keys["here"] = published(str(where.resolve().parent))
-    lines = yaml_file.lines(text)
-    _read_files(keys, where, lines)
+    _read_files(keys, where, text)
+    plain = json.loads(json.dumps(keys, default=str))
     try:
-        service = _adapter().validate_json(json.dumps(keys, default=str))
-        description.check(service)
-    except ValidationError as error:
-        raise Fault(yaml_file.at(where, lines, error, _known()), _README) from None
+        return dict(to_json(description.read(plain)))
     except WrongService as wrong:
-        line = yaml_file.line_of(lines, wrong.key)
+        line = yaml_file.line_of(yaml_file.lines(text), wrong.key)
         raise Fault(f"{where}, line {line}, {wrong.what}", wrong.hint or _README) from None
-    return dict(to_json(service))
+    except Fault as fault:
+        raise Fault(_mistakes(plain, where, text) or f"{where}: {fault.what}", _README) from None
 
 
-def _read_files(keys: dict[str, Any], where: Path, lines: Any) -> None:
+def _read_files(keys: dict[str, Any], where: Path, text: str) -> None:
     """Put the text of a file beside the service's in the place of each `{file: PATH}`."""
     files = keys.get("files")
     if not isinstance(files, dict):
@@ -93,9 +89,25 @@ def _read_files(keys: dict[str, Any], where: Path, lines: Any) -> None:
             )
             files[name] = content.decode("utf-8")
         except (Fault, UnicodeDecodeError) as error:
-            line = yaml_file.line_of(lines, ("files", str(name)))
+            line = yaml_file.line_of(yaml_file.lines(text), ("files", str(name)))
             said = error.what if isinstance(error, Fault) else f"it is no text: {error}"
             raise Fault(f"{where}, line {line}, files.{name}: {said}", _README) from None
+
+
+def _mistakes(keys: dict[str, Any], where: Path, text: str) -> str | None:
+    """Return every key that is wrong, with its line; None where pydantic finds none.
+
+    Only a wrong file is read so: pydantic needs longer than all else that shows a host.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    for kind in _classes():
+        kind.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+    try:
+        TypeAdapter(Service).validate_json(json.dumps(keys))
+    except ValidationError as error:
+        return yaml_file.at(where, yaml_file.lines(text), error, _known())
+    return None
 
 
 def check_trusted(plan: Plan, named: str | None) -> None:
@@ -180,13 +192,6 @@ def _figure(value: Any, of: str) -> Any:
     if not isinstance(value, str):
         return value
     return {"find": value} if "#" in value or of == "load" else {"unit": value}
-
-
-def _adapter() -> TypeAdapter[Service]:
-    for kind in _classes():
-        strict = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
-        kind.__pydantic_config__ = strict
-    return TypeAdapter(Service)
 
 
 def _classes() -> Iterator[Any]:

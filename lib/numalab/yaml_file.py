@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import ValidationError
 
 from numalab import untrusted
 from numalab.agent.errors import Fault
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class _Loader(yaml.SafeLoader):

@@ -8,17 +8,20 @@ import platform
 import re
 import sys
 import textwrap
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import cpulist
 from ..contract import SCHEMA, Host, Json, Node, State, to_json
-from ..served.service.description import Service
 from ..words import units
 from . import catalogue, state, survey, topology
 from . import tools as tools_module
 from .findings import Facts, Finding
 from .state import value
 from .tools import Tool
+
+if TYPE_CHECKING:
+    from ..served.service.description import Service
 
 MARKS = {"problem": "✗", "warning": "⚠", "note": "–"}
 _ASCII = str.maketrans(
@@ -40,13 +43,14 @@ def run(
 ) -> str:
     """Return the machine below ``root`` as text for a terminal, or as JSON: shape and state.
 
-    The text of this machine tells which programs are here, also those of
-    ``services()``, which is asked for that text alone.
+    The text of this machine tells which programs are here, also those of ``services()``.
     """
     live = os.path.realpath(root) == "/"
-    facts = read(root)
+    with tools_module.Search(services) if live and not as_json else nullcontext() as search:
+        facts = read(root)
+        tools = search.answers() if search else []
     if not as_json:
-        return text(facts, tools_module.find(services=services()) if live else [], width)
+        return text(facts, tools, width)
     named = {"host": platform.node() if live else None}
     return json.dumps({**named, **as_record(facts)}, indent=2, ensure_ascii=False)
 

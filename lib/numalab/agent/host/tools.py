@@ -1,6 +1,6 @@
 """The programs that experiments use, as a run would find them on this host.
 
-All are asked at the same time by one process, which is killed with whatever it started when not
+All are asked at the same time by processes that are killed with whatever they started when not
 all have answered in time. Nothing is measured and nothing is compiled.
 """
 
@@ -18,17 +18,18 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from .. import kernel
-from ..contract import Reason, from_json, reason, to_json
+from ..contract import Json, Reason, from_json, reason, to_json
 from ..drivers import driver
 from ..errors import Fault
-from ..served.service.description import Service
-from ..served.service.driver import programs_of
+
+if TYPE_CHECKING:
+    from ..served.service.description import Service
 
 _LIMIT_S = 1.0
-_DRIVERS = ("sysbench", "stream", "mlc", "mysql_server")
+_DRIVERS = ("mysql_server", "sysbench", "stream", "mlc")
 _PERF_NEEDED = "hardware counters need it"
 _COUNTING = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: uapi/linux/capability.h
 _ALL_IDS = ["0", "0", "4294967295"]  # the uid_map of the first namespace (user_namespaces(7))
@@ -46,44 +47,79 @@ class Tool:
 
 
 _Question = Callable[[], Tool]
+_Asking = Callable[[], Mapping[str, _Question]]
 
 
-def find(limit_s: float = _LIMIT_S, services: Sequence[Service] = ()) -> List[Tool]:
-    """Return the tools of this host, and ``services``; the whole takes ``limit_s`` at most."""
-    questions = _questions()
-    questions.update((one.name, partial(_service, one)) for one in services)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _reply(writing, questions)
-    os.close(writing)
-    answers = _answers(reading, time.monotonic() + limit_s)
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:  # it ended, or has not yet made its group
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    late = reason("no-answer-in-time", limit=limit_s)
-    return [answers.get(name) or Tool(name, False, None, late) for name in questions]
+class Search:
+    """The search for the tools of this host, and for ``services()``: from ``with`` to its end.
+
+    Two processes ask: one reads the services while the other's tools answer.
+    """
+
+    def __init__(self, services: Callable[[], Sequence[Service]] = tuple) -> None:
+        self._asked: Tuple[_Asking, ...] = (_questions, partial(_about, services))
+        self._pids: List[int] = []
+
+    def __enter__(self) -> Search:
+        self._reading, writing = os.pipe()
+        for questions in self._asked:
+            pid = os.fork()
+            if pid == 0:
+                _reply(writing, questions)
+            self._pids.append(pid)
+        os.close(writing)
+        return self
+
+    def answers(self, limit_s: float = _LIMIT_S) -> List[Tool]:
+        """Return the tools; who has not answered in ``limit_s`` from now is said to be late."""
+        names, tools = _answers(self._reading, time.monotonic() + limit_s)
+        late = reason("no-answer-in-time", limit=limit_s)
+        return [tools.get(name) or Tool(name, False, None, late) for name in names]
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reading)
+        for pid in self._pids:
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except OSError:  # it ended, or has not yet made its group
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def find(
+    limit_s: float = _LIMIT_S, services: Callable[[], Sequence[Service]] = tuple
+) -> List[Tool]:
+    """Return the tools of this host and ``services()``; the whole takes ``limit_s`` at most."""
+    with Search(services) as search:
+        return search.answers(limit_s)
+
+
+def _about(services: Callable[[], Sequence[Service]]) -> Dict[str, _Question]:
+    return {one.name: partial(_service, one) for one in services()}
 
 
 def _questions() -> Dict[str, _Question]:
     by_driver = {name: partial(_by_driver, name) for name in _DRIVERS}
-    return {"numactl": _numactl, "compiler": _compiler, **by_driver, "perf": _perf}
+    return {**by_driver, "numactl": _numactl, "compiler": _compiler, "perf": _perf}
 
 
-def _reply(writing: int, questions: Mapping[str, _Question]) -> NoReturn:
-    """Write a line of JSON for each tool, as soon as it is known."""
+def _reply(writing: int, questions: _Asking) -> NoReturn:
+    """Write a line of JSON with the names, then one for each tool as soon as it is known."""
+
+    def tell(line: Mapping[str, Json]) -> None:
+        os.write(writing, (json.dumps(line) + "\n").encode())
 
     def answer(name: str, question: _Question) -> None:
-        os.write(writing, (json.dumps([name, to_json(question())]) + "\n").encode())
+        tell({"name": name, "tool": to_json(question())})
 
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
-        threads = [threading.Thread(target=answer, args=one) for one in questions.items()]
+        asked = questions()
+        tell({"asked": list(asked)})
+        threads = [threading.Thread(target=answer, args=one) for one in asked.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -92,17 +128,18 @@ def _reply(writing: int, questions: Mapping[str, _Question]) -> NoReturn:
         os._exit(0)
 
 
-def _answers(reading: int, deadline: float) -> Dict[str, Tool]:
-    """Read whole lines until the last one or the deadline."""
+def _answers(reading: int, deadline: float) -> Tuple[List[str], Dict[str, Tool]]:
+    """Read names and tools until the last one or the deadline."""
     data = b""
     while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(reading, 65536)
         if not part:
             break
         data += part
-    os.close(reading)
-    lines = map(json.loads, data.splitlines())
-    return {name: from_json(Tool, tool) for name, tool in lines}
+    lines = [json.loads(line) for line in data.splitlines()]
+    names = [*_questions(), *(name for line in lines for name in line.get("asked", ()))]
+    tools = {line["name"]: from_json(Tool, line["tool"]) for line in lines if "tool" in line}
+    return list(dict.fromkeys(names)), tools
 
 
 def _by_driver(name: str) -> Tool:
@@ -116,8 +153,10 @@ def _by_driver(name: str) -> Tool:
 
 
 def _service(service: Service) -> Tool:
+    from ..served.service import programs  # by the searching process alone
+
     try:
-        _, version = programs_of(service)
+        _, version = programs.find(service)
     except Fault as fault:
         return Tool(service.name, False, None, reason("tool-unusable", what=fault.what))
     return Tool(service.name, True, version or None)

@@ -115,9 +115,12 @@ def programs() -> Iterator[str]:
 
 @functools.cache
 def _look_at(path: str) -> Server:
-    said = _answer(path, ["--no-defaults", "--version"])
     # What it is: version, who built it (MariaDB 11.8 and newer), system; an appeal may follow.
-    match = re.search(r"\bVer ((\S+)(?: from .+?)? for .+?)\s*(?:\(-- .*)?$", said, re.MULTILINE)
+    version_line = re.compile(r"\bVer ((\S+)(?: from .+?)? for .+?)\s*(?:\(-- .*)?$", re.MULTILINE)
+    help_text = _answer(path, ["--no-defaults", *_as_user(), "--verbose", "--help"])
+    match = version_line.search(help_text) or version_line.search(
+        _answer(path, ["--no-defaults", "--version"])
+    )
     number = match and re.match(r"\d+\.\d+\.\d+", match[2])
     if not match or not number:
         raise Fault(f"{path} does not say that it is a MySQL or MariaDB server", INSTALL)
@@ -129,7 +132,7 @@ def _look_at(path: str) -> Server:
         raise Fault(
             f"{path} is {vendor} {version}", f"use {least[0]}.{least[1]} or newer: {INSTALL}"
         )
-    known = _variables(_answer(path, ["--no-defaults", *_as_user(), "--verbose", "--help"]))
+    known = _variables(help_text)
     if "innodb_buffer_pool_size" not in known:
         raise Fault(f"{path} does not list its variables by --verbose --help", INSTALL)
     return Server(path, vendor, version, match[1], known)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import re
-import shutil
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -27,19 +24,18 @@ from ...contract import (
     to_json,
 )
 from ...drivers import options as check
-from ...errors import Fault, NotHere, ParseError
+from ...errors import Fault, ParseError
 from ...paths import published
 from ...rows import row
 from .. import balancer
 from ..driver import KEPT_RATE, SATURATED, Figure, ServedDriver, each, runs_of, share, why_missing
 from ..load import client as load_client
-from . import advice, data, description, loads, options
+from . import advice, data, description, loads, options, programs
 from .description import HAPROXY, HTTP, NO_BALANCER, TOOL_OPTIONS, Service
 
 HALF, NO_RATE = "half", "none"
 _START_S = 2.5  # for estimates only; Tomcat with its documents, and the end of all
 _FEW_ERRORS = 0.001  # of the requests
-_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _MEANS = ("latency_avg", "schedule_lag_avg")
 _USUAL = {  # figures of every load, with their units; null where one does not tell it
     "requests_per_second": "1/s", "errors": "count", "latency_avg": "ms", "latency_p50": "ms",
@@ -68,7 +64,7 @@ class ServiceDriver(ServedDriver):
     def find(self, given: Mapping[str, Any]) -> ToolRecord:
         """Return the programs of the service; Fault when one is missing."""
         service = _service(given)
-        programs, version = programs_of(service)
+        paths, version = programs.find(service)
         title = f"{service.name} {version}".strip()
         own = {**loads.program(service.load), **_balancing(service, given)}
         for name, key in (("numalab-load", "load_version"), ("HAProxy", "balancer_version")):
@@ -76,11 +72,11 @@ class ServiceDriver(ServedDriver):
         return ToolRecord(
             self.name,
             f"{service.name} {version}",
-            published(next(iter(programs.values()))),
+            published(next(iter(paths.values()))),
             facts={
                 "service": to_json(service),
                 "server": title,
-                "programs": {name: str(published(path)) for name, path in programs.items()},
+                "programs": {name: str(published(path)) for name, path in paths.items()},
                 "here": service.here,
                 **own,
             },
@@ -398,63 +394,6 @@ def _cpus_of_client_and_balancer(service: Service, resolved: Mapping[str, Any]) 
     if service.balancer == NO_BALANCER or resolved["client_shares"] or len(cpus) < 2:
         return {"balancer_cpus": resolved["client_cpus"]}
     return {"client_cpus": cpulist.format(cpus[:-1]), "balancer_cpus": str(cpus[-1])}
-
-
-def programs_of(service: Service) -> Tuple[Dict[str, str], str]:
-    """Return the paths of the programs that a service needs here, by name, and its version.
-
-    Raises NotHere when one is missing, and Fault when its version cannot be told.
-    """
-    _check_here(service)
-    programs = {name: _program(service, name, c) for name, c in service.needs.items()}
-    return programs, _version(service, programs)
-
-
-def _check_here(service: Service) -> None:
-    """Raise NotHere for a service that names files beside its own, on a host without its folder."""
-    here = os.path.expanduser(service.here)
-    named = [line for _, line, _ in description.lines(service)] + list(service.files.values())
-    if any("{here}" in text for text in named) and not os.path.isdir(here):
-        raise NotHere(
-            reason("service-folder-missing", service=service.name, folder=service.here),
-            "put it there on that host; what stands under `files` is carried to every host",
-        )
-
-
-def _program(service: Service, name: str, candidates: Sequence[str]) -> str:
-    """Return the path of the first candidate that this host has; a pattern means its last match."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS])
-    for one in candidates:
-        one = description.filled(one, {"here": os.path.expanduser(service.here)})
-        if os.sep not in one:
-            found = shutil.which(one, path=path)
-        else:
-            matches = glob.glob(os.path.expanduser(one))
-            found = max(matches, key=_natural, default=None)
-        if found:
-            return os.path.abspath(found)
-    raise NotHere(
-        reason("program-missing", service=service.name, needs=name, candidates=list(candidates)),
-        "install one, or write its path into the service file",
-    )
-
-
-def _natural(path: str) -> List[Tuple[int, str]]:
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", path)]
-
-
-def _version(service: Service, programs: Mapping[str, str]) -> str:
-    """Return the number in what its command for the version prints; "" without such a command."""
-    if not service.version:
-        return ""
-    values = {**programs, "here": os.path.expanduser(service.here)}
-    words = description.words(service.version, values, {})
-    said = check.answer(words[0], *words[1:])
-    found = re.search(r"\d+(?:\.\d+)+(?:[-.~+]?\w+)*", said)
-    if not found:
-        first = (said.strip().splitlines() or [""])[0][:80]
-        raise Fault(f"{' '.join(words)} tells no version: {first!r}", "mend `version` of the file")
-    return found[0]
 
 
 def _rate(service: Service, asked: Any) -> Any:
