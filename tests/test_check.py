@@ -140,13 +140,6 @@ def test_no_number_is_taken_from_a_table(run):
     assert not (runs.load(run).measurements["value"] == 1e9).any()
 
 
-def test_a_folder_of_runs_is_told_from_a_damaged_run(run):
-    for folder, within in ((run.parent, "*"), (run.parent.parent, "*/*")):
-        with pytest.raises(Fault, match="is not a run directory, but holds some") as said:
-            check.check(folder)
-        assert said.value.hint == f"numalab check {folder}/{within}"
-
-
 def test_a_run_passes_under_another_name(run, tmp_path):
     assert check.check(shutil.copytree(run, tmp_path / "downloaded")).faults == []
 

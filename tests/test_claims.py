@@ -358,6 +358,18 @@ def test_the_table_of_verdicts_is_markdown():
     assert "**supported**" in row and "It is so" in row
 
 
+def test_a_terminal_shows_the_figures_of_what_was_not_found():
+    kept, refuted, unknown = (
+        verdict({**REMOTE, "ratio_at_most": 0.75}),
+        verdict({**REMOTE, "ratio_at_most": 0.01}),
+        verdict({**REMOTE, "cell": "interleave:weighted", "ratio_at_most": 0.75}),
+    )
+    assert claims.text([kept]) == "supported: It is so"
+    says, *figures = claims.text([refuted]).splitlines()
+    assert says == "refuted: It is so" and "interval" in " ".join(figures)
+    assert claims.text([unknown]) == "not testable here: 1 claim; the article says why"
+
+
 # ---------------------------------------------------------------- levels and settings
 
 

@@ -182,6 +182,8 @@ def test_the_text_fits_and_names_what_matters():
     assert any(
         "local:0" in line and "  different" in line and "triad GB/s" in line for line in lines
     )
+    whole = comparison.text(comparison.compare(*runs(second=two_nodes(local=100.0)))).splitlines()
+    assert all(long.startswith(cut.rstrip()) for long, cut in zip(whole, lines, strict=True))
     assert "no results" in comparison.text(comparison.compare(*runs()).clear())
 
 

@@ -661,12 +661,12 @@ def _as_if_measured(host: Dict[str, Any]) -> None:
             host[when][name] = {"value": value, "reason": why}
 
 
-def _of_kvm(host: Dict[str, Any]) -> None:
+def _of_kvm(host: Dict[str, Any], *_: Any) -> None:
     for when in ("before", "after"):
         host[when]["virt.evidence"]["value"] = [{"code": "kvm-clock", "fields": {}}]
 
 
-def _clocked(host: Dict[str, Any]) -> None:
+def _clocked(host: Dict[str, Any], *_: Any) -> None:
     _of_kvm(host)
     host["topology"]["timed"] = False
 
@@ -674,18 +674,18 @@ def _clocked(host: Dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (lambda host: None, "host.json: before: virt.hypervisor"),
+        (lambda host, recorded: None, "host.json: before: virt.hypervisor"),
         (_of_kvm, "host.json: topology.timed"),
         (_clocked, "manifest.json"),  # its plan was made for a host with a timing
-        (lambda host: host.update(before=RECORDED["before"]), "host.json: emulated"),
-        (lambda host: host.update(after=RECORDED["after"]), "host.json: emulated"),
+        (lambda host, recorded: host.update(before=recorded["before"]), "host.json: emulated"),
+        (lambda host, recorded: host.update(after=recorded["after"]), "host.json: emulated"),
     ],
 )
 def test_a_host_with_configured_timing_does_not_become_a_measured_one(tmp_path, change, where):
     forged = Forged(shutil.copytree(_newest("intel-2n-timed", "latency"), tmp_path / "run"))
-    RECORDED.update(json.loads(json.dumps(forged.host)))
+    recorded = json.loads(json.dumps(forged.host))
     _as_if_measured(forged.host)
-    change(forged.host)
+    change(forged.host, recorded)
     forged.manifest["evidence"] = "measured"
     for line in forged.lines:
         if "collect" in line["raw"]:
@@ -693,9 +693,6 @@ def test_a_host_with_configured_timing_does_not_become_a_measured_one(tmp_path, 
     forged.write(rehash=True)
     faults = check.check(forged.folder).faults
     assert any(one.startswith(where) for one in faults), faults
-
-
-RECORDED: Dict[str, Any] = {}
 
 
 def test_an_experiment_of_one_s_own_does_not_pass_for_the_repository_s(tmp_path):

@@ -82,6 +82,11 @@ def test_sysbench_refuses_bad_options(options):
         prepared("sysbench", **options)
 
 
+def test_sysbench_says_that_it_measures_nothing_of_other_tools():
+    with pytest.raises(Fault, match="sysbench does not measure 'stream'. its tests are cpu, mem"):
+        prepared("sysbench", mode="stream", array="4x-llc")
+
+
 def test_sysbench_memory_needs_its_blocks():
     plan = drivers.driver("sysbench").prepare(
         {"test": "memory", "memory_block_size": "64M", "threads": 4}, HOST, "0-3", "0"

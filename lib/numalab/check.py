@@ -12,6 +12,7 @@ import io
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -91,19 +92,20 @@ class Result:
         return "\n".join(lines)
 
 
+class _Unfinished(Fault):
+    """The run is to be completed first: until then its files need not fit each other."""
+
+
 def check(folder: Path) -> Result:
     """Check one run directory; Fault only when it is no run directory at all."""
     result = Result(folder)
-    if not folder.is_dir():
-        raise Fault(f"{folder} is not a directory", "numalab list --runs shows the runs")
-    if not home.is_run(folder) and any(map(home.is_run, _below(folder))):
-        within = "*" if any(map(home.is_run, folder.iterdir())) else "*/*"
-        raise Fault(
-            f"{folder} is not a run directory, but holds some", f"numalab check {folder}/{within}"
-        )
+    refuse_no_run(folder)
     for find in (_files, _contents):
         try:
             find(result)
+        except _Unfinished as fault:
+            result.faults = [str(fault)]
+            break
         except Fault as fault:
             result.faults.append(str(fault))
         except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
@@ -113,10 +115,11 @@ def check(folder: Path) -> Result:
     return result
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Yield what a folder of runs, or of hosts with runs, may hold."""
-    yield from folder.glob("*")
-    yield from folder.glob("*/*")
+def refuse_no_run(folder: Path) -> None:
+    """Raise Fault for what is no folder, and for a folder that holds runs and is none itself."""
+    if not folder.is_dir():
+        raise Fault(f"{folder} is not a directory", "numalab list --runs shows the runs")
+    home.refuse_folder_of_runs(folder)
 
 
 def _note(found: list[str], more: Iterable[str]) -> None:
@@ -143,7 +146,8 @@ def _contents(result: Result) -> None:
                 with store.understood(run.folder, trial.trial):
                     _note(result.faults, _trial(run, trial, journal))
             _note(result.faults, (f"{name}: {one}" for name, one in contradictions.of_run(run)))
-        _note(result.faults, _tables(run))
+        if _summed(run.folder):
+            _note(result.faults, _tables(run))
     finally:  # many findings end the check
         result.remedy = _remedy(run, len(result.faults) - independent)
     if run.own_experiment:
@@ -188,18 +192,41 @@ def _files(result: Result) -> None:
     if sum(one.stat().st_size for one in files) > MOST_BYTES:
         raise Fault(f"{folder}: its files have more than {MOST_BYTES} bytes", "is it a run?")
     present = {one.relative_to(folder).as_posix() for one in files}
-    listed = dict(runs.read_manifest(folder).sha256)
+    manifest = runs.read_manifest(folder)
+    _refuse_unfinished(folder, manifest)
+    listed = dict(manifest.sha256)
     for name in ("host.json", "journal.ndjson"):
         if name in present and name not in listed:
             faults.append(f"{name}: manifest.json lists no sha256 of it")
     _note(faults, _differing(folder, listed, present, "manifest.json"))
     strange = sorted(present - set(listed) - set(UNLISTED))
     _note(faults, (f"{name}: not listed in manifest.json" for name in strange))
+    if not _summed(folder):
+        raise Fault(
+            f"{folder / store.SUMS} is missing, which is written with the tables",
+            f"make them from raw/: numalab check --rebuild {shlex.quote(str(folder))}",
+        )
     sums = store.sums(folder)
     for name in sorted(present & set(store.SEALED) - set(sums)):
         faults.append(f"{name}: not listed in {store.SUMS}")
     tables = set(store.FILES)  # a changed table is named with the numbers that were changed
     faults += _differing(folder, {n: sums[n] for n in sums if n not in tables}, present, store.SUMS)
+
+
+def _summed(folder: Path) -> bool:
+    return os.path.lexists(folder / store.SUMS)
+
+
+def _refuse_unfinished(folder: Path, manifest: Manifest) -> None:
+    if manifest.status not in ("running", "stopped") or _summed(folder):
+        return
+    name, of = "journal.ndjson", len(manifest.plan.order)
+    begun = os.path.lexists(folder / name)
+    done = untrusted.read_bytes(folder, name).count(b"\n") if begun else 0
+    raise _Unfinished(
+        f"{folder} is unfinished ({done} of {of} trials)",
+        f"complete it: numalab run --resume {shlex.quote(str(folder))}",
+    )
 
 
 def _entries(folder: Path) -> list[Path]:

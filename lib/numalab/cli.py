@@ -177,6 +177,13 @@ class Wanted:
         return any(item is not None for item in (*own, self.time_limit, self.pairs, self.until))
 
     @property
+    def host(self) -> str:
+        """The name that results go under; Fault for one that cannot be a folder's."""
+        from numalab import untrusted
+
+        return untrusted.check_name(self.host_name or platform.node(), "a host")
+
+    @property
     def budget_s(self) -> float | None:
         """The seconds that the whole may take, where that was said."""
         from numalab import experiments
@@ -200,9 +207,7 @@ class Wanted:
                 "--all cannot be used with -b, --case, --blocks, --tool, --set, --time-limit, "
                 "--pairs, --until or a program"
             )
-        return session.all_asked(
-            self.profile, self.host_name or platform.node(), self.seed, settings, collect
-        )
+        return session.all_asked(self.profile, self.host, self.seed, settings, collect)
 
     def of(self, name: str, collect: bool = True) -> session.Asked:
         """Return what is wanted of an experiment."""
@@ -222,7 +227,7 @@ class Wanted:
         return session.asked(
             name,
             self.profile,
-            self.host_name or platform.node(),
+            self.host,
             seed=self.seed,
             bindings=[_binding(text) for text in self.binding] if self.binding else None,
             cases=self.case or None,
@@ -301,6 +306,8 @@ def plan(
         foreseen = judge.foresee(made, earlier) if made.cells else ()
         if foreseen:
             _print("\n".join(["this run can see:", *map(str, foreseen)]))
+    if not made.order:  # as of `run`
+        sys.exit(2)
 
 
 @app.command()
@@ -346,9 +353,12 @@ def run(
     ] = False,
     as_json: Json = False,
     *,
+    context: typer.Context,
     wanted: Wanted,
 ) -> None:
     """Measure: every binding in randomised blocks, each placement proven, results stored."""
+    if resume is not None:
+        _check_resumed(context)
     _check_together(experiment, resume, own_file, begun_elsewhere, hosts, inventory, stop, wanted)
     from numalab import session
 
@@ -376,6 +386,26 @@ def run(
         session.run_all(asked, settings, wanted.budget_s)
     else:
         session.run(asked[0], settings)
+
+
+# What a resumed run obeys; the rest its plan says. Others are refused with words of their own.
+_WITH_RESUME = ("resume", "own_file", "begun_elsewhere", "allow_host_changes", "busy", "notebook",
+                "as_json", "option", "hosts", "inventory", "stop")  # fmt: skip
+
+
+def _check_resumed(context: typer.Context) -> None:
+    """Raise Fault for words that say nothing to a resumed run: it goes on as its plan says."""
+    given = [
+        one for one in context.command.params
+        if one.name and one.name not in _WITH_RESUME
+        and getattr(context.get_parameter_source(one.name), "name", "") == "COMMANDLINE"
+    ]  # fmt: skip
+    hint = "it goes on as its plan says: numalab run --resume DIR"
+    if any(one.name in ("experiment", "program") for one in given):
+        raise Fault("a resumed run takes no program and no experiment's name", hint)
+    if given:
+        names = ", ".join("/".join([one.opts[0], *one.secondary_opts]) for one in given)
+        raise Fault(f"--resume cannot be used with {names}", hint)
 
 
 def _check_together(
@@ -485,9 +515,11 @@ def check(
     chosen = [*(folders or []), *(home.find_runs() if every else [])]
     if not chosen:
         raise Fault("name a run directory", "numalab list --runs shows them; or use --all")
+    found = [home.resolve(given) for given in chosen]
+    for folder in found:
+        checking.refuse_no_run(folder)
     results = []
-    for given in chosen:
-        folder = home.resolve(given)
+    for folder in found:
         if rebuild:
             store.write(folder)
         results.append(checking.check(folder))
@@ -501,8 +533,10 @@ def check(
 
 @app.command()
 def compare(
-    first: Annotated[Path, typer.Argument(help="A run directory.")],
-    second: Annotated[Path, typer.Argument(help="Another, of the same experiment.")],
+    first: Annotated[Path, typer.Argument(help="A run directory (numalab list --runs).")],
+    second: Annotated[
+        Path, typer.Argument(help="Another, of the same experiment, here or on another host.")
+    ],
     counters: Annotated[bool, typer.Option("--counters", help="The counters too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -516,7 +550,7 @@ def compare(
     if as_json:
         _print_json(frame.to_dicts())
     else:
-        _print(comparison.text(frame, _width()))
+        _print(comparison.text(frame, _width() if sys.stdout.isatty() else None))
 
 
 @app.command()

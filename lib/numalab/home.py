@@ -80,6 +80,19 @@ def is_run(folder: Path) -> bool:
     return (folder / "manifest.json").is_file()
 
 
+def refuse_folder_of_runs(folder: Path) -> None:
+    """Raise Fault for a folder that is no run itself, but holds some, or those of several hosts."""
+    if os.path.lexists(folder / "manifest.json"):
+        return
+    for below in ("*", "*/*"):
+        number = sum(1 for _ in folder.glob(f"{below}/manifest.json"))
+        if number:
+            raise Fault(
+                f"{folder} is not a run directory; it holds {number} run{'s' * (number > 1)}",
+                f"name them: {folder}/{below}",
+            )
+
+
 def find_runs(host: str | None = None) -> list[Path]:
     """Return the run directories below ``runs()``, oldest first.
 

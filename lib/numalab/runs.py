@@ -204,7 +204,11 @@ def load(path: str | Path) -> Run:
     """
     folder = home.resolve(path)
     if not folder.is_dir():
-        raise Fault(f"{path} is not a run directory", "numalab list --runs shows the runs")
+        hint = "numalab list --runs shows the runs"
+        if untrusted.is_name(folder.name) and (home.runs() / folder.name).is_dir():
+            hint = f"{folder.name} is a host: name one of its runs ({hint})"
+        raise Fault(f"{path} is not a run directory", hint)
+    home.refuse_folder_of_runs(folder)
     check_folder(folder)
     texts = [untrusted.read_bytes(folder, name, most) for name, most in _RECORDED[:2]]
     began = os.path.lexists(folder / _RECORDED[2][0])

@@ -346,7 +346,7 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
         print(json.dumps({**end, "notebook": str(executed) if executed else None}))
         return
     from numalab import runs
-    from numalab.analysis import recommendation, results
+    from numalab.analysis import claims, recommendation, results
 
     run = runs.load(folder)
     settings.say(grades(end))
@@ -355,6 +355,12 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
         settings.say("\n" + text)
     if recommendation.suitable(run):
         settings.say("\n" + recommendation.text(recommendation.of(run)))
+    try:
+        verdicts = claims.text(claims.judge_all(run.experiment.claims, run))
+    except Fault as fault:  # another checkout's experiment, for instance
+        verdicts = f"no claim is judged: {fault}"
+    if verdicts:
+        settings.say("\n" + verdicts)
     settings.say(f"\n{folder}   →   numalab report")
     refuse_without_baseline(run)
     if end["status"] != "complete":

@@ -30,7 +30,7 @@ class Fault(Exception):
         return self._reason or Reason("fault", {"what": self.what, "hint": self.hint})
 
     def __str__(self) -> str:
-        stop = "" if self.what.endswith("?") else "."
+        stop = "" if self.what.endswith(("?", ".", "…")) else "."
         return f"{self.what}{stop} {self.hint}" if self.hint else self.what
 
 

@@ -15,7 +15,7 @@ def cache_folder() -> Path:
 
 def own(paths: Mapping[str, str]) -> Dict[str, str]:
     """Return published paths, by a name each, as this host has them."""
-    return {name: os.path.expanduser(path) for name, path in paths.items()}
+    return {name: here(path) for name, path in paths.items()}
 
 
 def without_home(text: str) -> str:

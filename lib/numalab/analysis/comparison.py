@@ -133,8 +133,8 @@ def compare_runs(first: str | Path, second: str | Path) -> pl.DataFrame:
     return compare(a, b)
 
 
-def text(frame: pl.DataFrame, width: int = 100) -> str:
-    """Return a comparison as lines for a terminal of ``width`` columns; reasons are cut to it."""
+def text(frame: pl.DataFrame, width: int | None = None) -> str:
+    """Return a comparison as lines; their reasons are cut to a terminal of ``width`` columns."""
     if frame.is_empty():
         return "The two runs have no results to compare."
     lines = [("cell", "metric", "a", "b", "b / a", "")]
@@ -150,10 +150,11 @@ def text(frame: pl.DataFrame, width: int = 100) -> str:
             (escape.line(row["name"]), escape.line(metric), a, b, ratio, escape.line(said))
         )
     widths = [max(len(line[place]) for line in lines) for place in range(5)]
+    most = None if width is None else max(width, sum(widths) + 20)
     return "\n".join(
         "  ".join(
             (*(f"{cell:<{room}}" for cell, room in zip(line, widths, strict=False)), line[5])
-        ).rstrip()[: max(width, sum(widths) + 20)]
+        ).rstrip()[:most]
         for line in lines
     )
 

@@ -486,7 +486,15 @@ class Sysbench(Driver):
         return ToolRecord(NAME, match[1], path, facts=facts)
 
     def prepare(self, options: Options, host: Host, cpus: str, memory_nodes: str) -> Prepared:
-        """Return the resolved options and the memory needed (bytes); Fault for a bad option."""
+        """Return the resolved options and the memory needed (bytes); Fault for a bad option.
+
+        ``mode`` is what other tools' experiments ask for: Fault, as sysbench measures none of it.
+        """
+        if "mode" in options:
+            raise Fault(
+                f"sysbench does not measure {options['mode']!r}",
+                f"its tests are {', '.join(_TESTS)}: numalab run sysbench-cpu --set test=…",
+            )
         test = check.choice("test", options.get("test", _COMMON["test"]), tuple(_TESTS))
         defaults = {**_COMMON, **_TESTS[test]}
         check.known(f"sysbench {test}", options, defaults)

@@ -64,9 +64,9 @@ def read(root: str, state: State) -> Dict[str, Setting]:
     if not found:
         unknown = Setting(None, reason("hypervisor-unknown"))
         return {"virt.evidence": unknown, "virt.hypervisor": unknown}
-    name = found[0][0]
+    name = found[0][1]
     return {
-        "virt.evidence": Setting([to_json(said) for kind, said in found if kind == name]),
+        "virt.evidence": Setting([to_json(said) for _, kind, said in found if kind == name]),
         "virt.hypervisor": Setting(name),
     }
 
@@ -95,10 +95,7 @@ def contradicts_itself(state: State) -> bool:
     texts = dict.fromkeys((where for _, _, where, _ in _SIGNS), "")
     texts["firmware"] = " ".join(told(f"dmi.{one}") for one in _NAMED_BY_FIRMWARE)
     texts["clocks"] = told("clock.available")
-    surest = next(
-        (n for n, (_, _, where, sign) in enumerate(_SIGNS) if re.search(sign, texts[where], re.M)),
-        len(_SIGNS),
-    )
+    surest = next((found for found, _, _ in _signs(texts, "")), len(_SIGNS))
     return rank > surest
 
 
@@ -153,14 +150,15 @@ def _pci(root: str) -> str:
     return "".join("\t" + (vendor or "").replace("0x", "") for vendor in vendors)
 
 
-def _signs(texts: Dict[str, str], vendor: str) -> Iterator[Tuple[str, Reason]]:
-    """(kind, evidence), the surest first."""
+def _signs(texts: Dict[str, str], vendor: str) -> Iterator[Tuple[int, str, Reason]]:
+    """(place among the signs, -1 for CPUID; kind; evidence), the surest first."""
     if vendor in _CPUID_VENDORS:
-        yield _CPUID_VENDORS[vendor], reason("cpuid-names", name=vendor.strip())
-    for kind, code, where, pattern in _SIGNS:
+        yield -1, _CPUID_VENDORS[vendor], reason("cpuid-names", name=vendor.strip())
+    for place, (kind, code, where, pattern) in enumerate(_SIGNS):
         match = re.search(pattern, texts[where], re.M)
         if match:
-            yield kind, reason(code, **({"name": match.group(1)} if match.groups() else {}))
+            named = {"name": match.group(1)} if match.groups() else {}
+            yield place, kind, reason(code, **named)
 
 
 def _cpuid_vendor() -> str:

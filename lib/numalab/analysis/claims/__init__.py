@@ -9,6 +9,7 @@ wording; whether two cells differ is asked of the one judge.
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from pydantic import InstanceOf, ValidationError
 
 from ...agent.contract import VERIFIED, Reason
 from ...agent.errors import Fault
+from ...agent.words import units
 from ...show import escape
 from .. import evidence
 from .among import Among
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMS", "INCONCLUSIVE", "NOT_TESTABLE", "REFUTED", "SUPPORTED", "Claim", "Verdict",
-    "judge", "judge_all", "load", "markdown",
+    "judge", "judge_all", "load", "markdown", "text",
 ]  # fmt: skip
 
 FORMS: tuple[type[Form], ...] = (Setting, Groups, Ratio, Among, Follows, Beside, OwnValue)
@@ -162,3 +164,20 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
         )
         rows.append(f"| {says} | {source} | {host} | **{one.verdict}** | {because} |")
     return "\n".join(rows)
+
+
+def text(verdicts: Sequence[Verdict], width: int = 100) -> str:
+    """Return the verdicts as lines for a terminal: figures of what was not found to hold.
+
+    Of claims that cannot be tested here it gives the number.
+    """
+    lines = []
+    for one in verdicts:
+        if one.verdict != NOT_TESTABLE:
+            lines += textwrap.wrap(f"{one.verdict}: {one.says}", width, subsequent_indent="  ")
+        if one.verdict in (REFUTED, INCONCLUSIVE):
+            lines += textwrap.wrap(one.because, width, initial_indent="  ", subsequent_indent="  ")
+    untestable = sum(one.verdict == NOT_TESTABLE for one in verdicts)
+    if untestable:
+        lines.append(f"not testable here: {units.count(untestable, 'claim')}; the article says why")
+    return "\n".join(lines)
