@@ -368,6 +368,8 @@ def test_a_terminal_shows_the_figures_of_what_was_not_found():
     says, *figures = claims.text([refuted]).splitlines()
     assert says == "refuted: It is so" and "interval" in " ".join(figures)
     assert claims.text([unknown]) == "not testable here: 1 claim; the article says why"
+    says, why = claims.text([unknown], every=True).splitlines()
+    assert says == "not testable here: It is so" and "interleave:weighted" in why
 
 
 # ---------------------------------------------------------------- levels and settings

@@ -36,6 +36,16 @@ def _write(tmp_path, text):
     return path
 
 
+def test_a_notebook_is_named_or_the_general_one_shows_the_run(tmp_path):
+    text = (REPOSITORY / "experiments" / "command.yml").read_text()
+    own = _write(tmp_path, text.replace("notebook: command.ipynb\n", ""))
+    loaded, _ = session.load(own)
+    assert loaded.notebook is None and session.Asked(None, loaded).notebook is None
+    own.write_text(text.replace("command.ipynb", "nobody-wrote-it.ipynb"))
+    with pytest.raises(Fault, match="no notebook .*nobody-wrote-it.ipynb, which mine names"):
+        session.load(own)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_committed_experiment_is_sound(name):
     loaded = experiments.load(name)

@@ -83,7 +83,8 @@ class Experiment(BaseModel):
     name: str
     question: str
     priority: int = 0  # the higher, the earlier it runs among all, and the later it is left out
-    notebook: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.ipynb$")  # in notebooks/
+    # In notebooks/; without it the notebook that shows any run.
+    notebook: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.ipynb$")
     tool: ToolRequest
     bindings: list[Binding] = []
     baseline: Binding | None = None

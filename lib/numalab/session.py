@@ -64,9 +64,9 @@ class Asked:
     own_file: bytes | None = None
 
     @property
-    def notebook(self) -> Path:
-        """The notebook that the experiment's file names."""
-        return home.root() / "notebooks" / self.experiment.notebook
+    def notebook(self) -> Path | None:
+        """The notebook that the experiment's file names, if it names one."""
+        return _notebook(self.experiment)
 
     def keep(self, folder: Path) -> None:
         """Keep a user's own experiment file with its run, as data."""
@@ -105,6 +105,12 @@ def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
     """Return an experiment, and what its file holds where it is not one of the checkout's."""
     path = Path(name)
     loaded = experiments.load(name)
+    notebook = _notebook(loaded)
+    if notebook and not notebook.is_file():
+        raise Fault(
+            f"there is no notebook {notebook}, which {loaded.name} names",
+            "write it, or name none: then the one that shows any run is used",
+        )
     known = home.root() / "experiments" / f"{loaded.name}.yml"
     if path.suffix not in (".yml", ".yaml") or (known.exists() and path.samefile(known)):
         return loaded, None
@@ -116,6 +122,11 @@ def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
         )
     content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
     return loaded, content
+
+
+def _notebook(experiment: experiments.Experiment) -> Path | None:
+    name = experiment.notebook
+    return home.root() / "notebooks" / name if name else None
 
 
 def run(asked: Asked, settings: Settings) -> Path:
@@ -356,7 +367,8 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
     if recommendation.suitable(run):
         settings.say("\n" + recommendation.text(recommendation.of(run)))
     try:
-        verdicts = claims.text(claims.judge_all(run.experiment.claims, run))
+        judged = claims.judge_all(run.experiment.claims, run)
+        verdicts = claims.text(judged, every=run.own_experiment)
     except Fault as fault:  # another checkout's experiment, for instance
         verdicts = f"no claim is judged: {fault}"
     if verdicts:

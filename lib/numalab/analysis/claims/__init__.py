@@ -166,18 +166,18 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(rows)
 
 
-def text(verdicts: Sequence[Verdict], width: int = 100) -> str:
+def text(verdicts: Sequence[Verdict], width: int = 100, *, every: bool = False) -> str:
     """Return the verdicts as lines for a terminal: figures of what was not found to hold.
 
-    Of claims that cannot be tested here it gives the number.
+    Of claims that cannot be tested here it gives the number, or ``every`` one with its reason.
     """
+    shown = [one for one in verdicts if every or one.verdict != NOT_TESTABLE]
     lines = []
-    for one in verdicts:
-        if one.verdict != NOT_TESTABLE:
-            lines += textwrap.wrap(f"{one.verdict}: {one.says}", width, subsequent_indent="  ")
-        if one.verdict in (REFUTED, INCONCLUSIVE):
+    for one in shown:
+        lines += textwrap.wrap(f"{one.verdict}: {one.says}", width, subsequent_indent="  ")
+        if one.verdict != SUPPORTED:
             lines += textwrap.wrap(one.because, width, initial_indent="  ", subsequent_indent="  ")
-    untestable = sum(one.verdict == NOT_TESTABLE for one in verdicts)
-    if untestable:
-        lines.append(f"not testable here: {units.count(untestable, 'claim')}; the article says why")
+    left = len(verdicts) - len(shown)
+    if left:
+        lines.append(f"not testable here: {units.count(left, 'claim')}; the article says why")
     return "\n".join(lines)
