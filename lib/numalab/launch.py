@@ -144,23 +144,7 @@ def _follow(
     enough: Callable[[], bool] | None = None,
     keep_open: Sequence[int] = (),
 ) -> Event:
-    # A session of its own: Ctrl-C reaches the agent once, from here, not twice.
-    agent = subprocess.Popen(
-        [*AGENT, *command, *(["--ask"] if enough else [])],
-        stdin=subprocess.PIPE if enough else subprocess.DEVNULL,
-        pass_fds=keep_open,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-        env={
-            **os.environ,
-            "PYTHONIOENCODING": "utf-8",  # whatever the terminal's is
-            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
-            "NUMALAB_SOURCE_COMMIT": source_commit(),
-        },
-    )
+    agent = _started([*command, *(["--ask"] if enough else [])], enough is not None, keep_open)
     last: Event = {}
     interrupted = False
     try:
@@ -199,6 +183,28 @@ def _follow(
             _why(said.strip(), code)
         )
     return last
+
+
+def _started(
+    command: list[str], to_answer: bool, keep_open: Sequence[int]
+) -> subprocess.Popen[str]:
+    # A session of its own: Ctrl-C reaches the agent once, from here, not twice.
+    return subprocess.Popen(
+        [*AGENT, *command],
+        stdin=subprocess.PIPE if to_answer else subprocess.DEVNULL,
+        pass_fds=keep_open,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+        env={
+            **os.environ,
+            "PYTHONIOENCODING": "utf-8",  # whatever the terminal's is
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "NUMALAB_SOURCE_COMMIT": source_commit(),
+        },
+    )
 
 
 def _events(agent: subprocess.Popen[str], torn: bool) -> Iterator[Event]:
