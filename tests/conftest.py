@@ -1,6 +1,7 @@
 """Where the tests find things that are not in this repository."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import own_agent
 from numalab.agent.trial import quiet
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# A script's background job ignores Ctrl-C, and so would every program that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
