@@ -161,6 +161,11 @@ def program(folder, name, body):
     return path
 
 
+def searched(limit_s, services=tuple):
+    with tools.Search(services) as search:
+        return search.answers(limit_s)
+
+
 def test_tools_are_found_with_versions_and_none_can_hang(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     compiler = program(tmp_path, "gcc-12", "echo 'gcc-12 (Debian 1.2.0) 12.2.1'")
@@ -170,7 +175,7 @@ def test_tools_are_found_with_versions_and_none_can_hang(tmp_path, monkeypatch):
     program(tmp_path, "stream", f": > {tmp_path / 'started'}\n")  # as ImageMagick has one
     program(tmp_path, "mlc", "echo 'Intel(R) Memory Latency Checker - v3.11'\n")
     program(tmp_path, "perf", "exit 1\n")
-    found = {os.path.basename(tool.name): tool for tool in tools.find(limit_s=3)}
+    found = {os.path.basename(tool.name): tool for tool in searched(limit_s=3)}
     assert found["gcc-12"].version == "12.2.1"
     assert found["sysbench"] == Tool("sysbench", False, None, reason("no-answer-in-time", limit=3))
     assert found["mlc"] == Tool("mlc", True, "3.11", None)
@@ -183,7 +188,7 @@ def test_tools_are_found_with_versions_and_none_can_hang(tmp_path, monkeypatch):
 
 def test_a_program_that_is_not_there_says_what_needs_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {tool.name: tool for tool in tools.find(limit_s=3)}
+    found = {tool.name: tool for tool in searched(limit_s=3)}
     assert str(found["numactl"].why) == "numactl is not on PATH: the host experiment asks it"
     assert not any(tool.usable for tool in found.values() if tool.name != "mysql_server")
 
@@ -202,7 +207,7 @@ load: {kind: command, command: "{server} {port} {time_s}", figures: {requests_pe
         description.read(services.parse(text % name, tmp_path / f"{name}.yml"))
         for name in ("cached", "forgotten")
     )
-    found = {one.name: one for one in tools.find(limit_s=3, services=lambda: [there, not_there])}
+    found = {one.name: one for one in searched(limit_s=3, services=lambda: [there, not_there])}
     assert found["cached"] == Tool("cached", True, "1.6.18")
     assert not found["forgotten"].usable and "forgotten" in str(found["forgotten"].why)
 
@@ -214,7 +219,7 @@ def test_the_tools_are_told_where_no_service_can_be_read(tmp_path, monkeypatch):
     def unreadable():
         raise OSError("the folder of services is gone")
 
-    found = {tool.name: tool for tool in tools.find(limit_s=30, services=unreadable)}
+    found = {tool.name: tool for tool in searched(limit_s=30, services=unreadable)}
     assert found["mlc"].usable and {"sysbench", "perf"} < set(found)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from numalab.agent.errors import Fault
 from numalab.agent.paths import cache_folder
+from numalab.agent.words import units
 
 
 def root() -> Path:
@@ -51,6 +52,11 @@ def resolve(path: str | Path) -> Path:
     return root() / given
 
 
+def notebook(name: str | None) -> Path | None:
+    """Return the checkout's notebook of that name; None where none is named."""
+    return root() / "notebooks" / name if name else None
+
+
 def build() -> Path:
     """Return the folder for what is made here: build/ of the checkout.
 
@@ -88,7 +94,7 @@ def refuse_folder_of_runs(folder: Path) -> None:
         number = sum(1 for _ in folder.glob(f"{below}/manifest.json"))
         if number:
             raise Fault(
-                f"{folder} is not a run directory; it holds {number} run{'s' * (number > 1)}",
+                f"{folder} is not a run directory; it holds {units.count(number, 'run')}",
                 f"name them: {folder}/{below}",
             )
 

@@ -32,7 +32,7 @@ def readable() -> list[Service]:
     found = []
     for name in names():
         with contextlib.suppress(Fault):
-            found.append(description.read(load(name)))
+            found.append(_load(name))
     return found
 
 
@@ -41,6 +41,10 @@ def load(name: str) -> dict[str, Any]:
 
     Raises Fault for an unknown name and for a file with a mistake, with its line and key.
     """
+    return dict(to_json(_load(name)))
+
+
+def _load(name: str) -> Service:
     path = Path(name)
     if path.suffix not in (".yml", ".yaml"):
         path = home.root() / "services" / f"{name}.yml"
@@ -54,11 +58,15 @@ def load(name: str) -> dict[str, Any]:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise Fault(f"{path} is not UTF-8 text", "it must be YAML text") from None
-    return parse(text, path)
+    return _parse(text, path)
 
 
 def parse(text: str, where: Path) -> dict[str, Any]:
     """Return the service that a YAML text describes; see `load`."""
+    return dict(to_json(_parse(text, where)))
+
+
+def _parse(text: str, where: Path) -> Service:
     if not untrusted.is_name(where.stem):
         raise Fault(f"{where}: a service is called as its file", "use letters, digits, . - _")
     keys = _long_form(yaml_file.parse(text, where))
@@ -67,7 +75,7 @@ def parse(text: str, where: Path) -> dict[str, Any]:
     _read_files(keys, where, text)
     plain = json.loads(json.dumps(keys, default=str))
     try:
-        return dict(to_json(description.read(plain)))
+        return description.read(plain)
     except WrongService as wrong:
         line = yaml_file.line_of(yaml_file.lines(text), wrong.key)
         raise Fault(f"{where}, line {line}, {wrong.what}", wrong.hint or _README) from None

@@ -66,7 +66,7 @@ class Asked:
     @property
     def notebook(self) -> Path | None:
         """The notebook that the experiment's file names, if it names one."""
-        return _notebook(self.experiment)
+        return home.notebook(self.experiment.notebook)
 
     def keep(self, folder: Path) -> None:
         """Keep a user's own experiment file with its run, as data."""
@@ -105,7 +105,7 @@ def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
     """Return an experiment, and what its file holds where it is not one of the checkout's."""
     path = Path(name)
     loaded = experiments.load(name)
-    notebook = _notebook(loaded)
+    notebook = home.notebook(loaded.notebook)
     if notebook and not notebook.is_file():
         raise Fault(
             f"there is no notebook {notebook}, which {loaded.name} names",
@@ -122,11 +122,6 @@ def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
         )
     content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
     return loaded, content
-
-
-def _notebook(experiment: experiments.Experiment) -> Path | None:
-    name = experiment.notebook
-    return home.root() / "notebooks" / name if name else None
 
 
 def run(asked: Asked, settings: Settings) -> Path:

@@ -31,7 +31,7 @@ def execute(folder: Path, notebook: Path | None = None, *, aside: bool = False) 
     """
     run = runs.load(folder)
     if notebook is None:
-        notebook = home.root() / "notebooks" / run.notebook if run.notebook else GENERIC
+        notebook = home.notebook(run.notebook) or GENERIC
     target = _aside(folder) if aside or not _may_write(folder) else folder / EXECUTED
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # whose other name a hard link may be

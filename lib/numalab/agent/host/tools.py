@@ -86,14 +86,6 @@ class Search:
             os.waitpid(pid, 0)
 
 
-def find(
-    limit_s: float = _LIMIT_S, services: Callable[[], Sequence[Service]] = tuple
-) -> List[Tool]:
-    """Return the tools of this host and ``services()``; the whole takes ``limit_s`` at most."""
-    with Search(services) as search:
-        return search.answers(limit_s)
-
-
 def _about(services: Callable[[], Sequence[Service]]) -> Dict[str, _Question]:
     return {one.name: partial(_service, one) for one in services()}
 
