@@ -11,7 +11,7 @@ from cells import cell
 from numalab import store
 from numalab.agent.contract import Case, Row, to_json
 from numalab.agent.errors import Fault
-from numalab.analysis import results
+from numalab.show import counters
 from numalab.show.charts import placement
 from numalab.show.view import Text, View
 from test_allocation import ALLOCATION, OUTPUTS
@@ -172,7 +172,7 @@ def test_counters_are_summed_over_the_nodes_and_still_ones_left_out():
         ("cpus-only:0/full", "pgscan_direct", "", 0, "vmstat"),
         ("cpus-only:0/empty", "numa_miss", "node 1", 0, "numastat"),
     ]
-    text = results.memory_counters(view(measured(more=more)).run)
+    text = counters.memory_counters(view(measured(more=more)).run)
     assert "| full of page cache | 12,005 |" in text and "| empty | 0 |" in text
     assert "pgscan" not in text
-    assert "No counter" in results.memory_counters(view(measured()).run)
+    assert "No counter" in counters.memory_counters(view(measured()).run)

@@ -9,10 +9,11 @@ import pytest
 
 import frames
 import sysfs_tree
+from numalab import tables
 from numalab.agent.contract import CONFIGURED, Case, Measure, ToolRecord, reason
 from numalab.agent.host import state, topology
 from numalab.analysis import claims, judge
-from numalab.show import article, tables
+from numalab.show import article
 from numalab.show.charts import matrix, placement, style
 from test_charts import assert_publishable
 
@@ -203,7 +204,7 @@ def test_where_memory_was_is_told_of_each_host_of_many_nodes_by_the_least_and_th
             [{"cell": cell, "point": f"node {node}", "value": value} for node, value in here]
         )
 
-    monkeypatch.setattr(article.results, "proven", proven)
+    monkeypatch.setattr(article.proofs, "proven", proven)
     said = three.split("page-cache", "cpus-only/empty")
     assert said == "51 : 49 (two), 5–8 (sixteen)"
     shares["sixteen"] = [1.0]  # of one node there is nothing to tell

@@ -18,11 +18,12 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from frames import Cell, core_latency_frame, measurements, plan, two_nodes
+from numalab import tables
 from numalab.agent.contract import Host
 from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.analysis import evidence, judge
-from numalab.show import badge, tables
+from numalab.show import badge
 from numalab.show.charts import curves, matrix, placement, style
 from numalab.show.charts.bindings import bindings_figure
 from numalab.show.charts.frames import to_pandas

@@ -14,9 +14,10 @@ import frames
 from frames import Cell, measurements, two_nodes
 from numalab.agent.contract import Measure
 from numalab.agent.plan import budget
-from numalab.analysis import judge, recommendation, results
+from numalab.analysis import judge, recommendation
 from numalab.analysis.evidence import Grid
 from numalab.analysis.judge import ALIKE, DIFFERENT, DRIFTED, Judge
+from numalab.show import results
 
 
 def grid(cells=5, blocks=6, noise=0.02, seed=0, shifts=(), control=True):

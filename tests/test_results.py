@@ -20,7 +20,8 @@ from numalab.agent.contract import (
     reason,
     to_json,
 )
-from numalab.analysis import judge, results
+from numalab.analysis import judge
+from numalab.show import confidence, counters, proofs, results
 
 
 def _run(tmp_path, rows, cells, emulated=False):
@@ -59,7 +60,7 @@ def _counted(counts, cells=None, events=("local_dram", "remote_dram")):
 )
 def test_remote_memory_events_are_believed_only_after_calibration(tmp_path, local, remote, words):
     cells, rows = _counted({"local:0": local, "remote:0-1": remote})
-    (line,) = results.calibration(_run(tmp_path, rows, cells))
+    (line,) = counters.calibration(_run(tmp_path, rows, cells))
     assert words in line
     assert ("are calibrated" in line) == (remote == (1e3, 1e6) and local == (1e6, 1e3))
 
@@ -78,7 +79,7 @@ def test_nodes_of_one_socket_are_calibrated_apart_from_those_of_another(tmp_path
     empty = frames.host_record().topology
     host = frames.host_record(dataclasses.replace(empty, cpus=tuple(cpus)))
     run = frames.run(frames.plan(cells, measure={}), rows, tmp_path, host=host)
-    near, far = results.calibration(run)
+    near, far = counters.calibration(run)
     assert "of the same socket" in near and "unusable" in near and "only 0%" in near
     assert "of another socket" in far and "are calibrated" in far and "local_reads" in far
 
@@ -86,12 +87,12 @@ def test_nodes_of_one_socket_are_calibrated_apart_from_those_of_another(tmp_path
 def test_traffic_between_nodes_is_a_table_where_it_was_counted(tmp_path):
     cells = frames.two_nodes()
     rows = frames.measurements(cells, metric="traffic_from_node", blocks=3)
-    assert results.node_traffic(_run(tmp_path, rows, cells)) == ""  # a tool's rows are its own
+    assert counters.node_traffic(_run(tmp_path, rows, cells)) == ""  # a tool's rows are its own
     rows = rows.with_columns(source=pl.lit("traffic"), point=pl.lit("node 1"), unit=pl.lit("GB/s"))
-    table = results.node_traffic(_run(tmp_path, rows, cells))
+    table = counters.node_traffic(_run(tmp_path, rows, cells))
     assert "traffic_from_node node 1" in table.replace("\\", "") and "GB/s" in table
     modelled = rows.with_columns(source=pl.lit(memory_model.SOURCE))  # of configured timing
-    assert "traffic_from_node" in results.node_traffic(_run(tmp_path, modelled, cells)).replace(
+    assert "traffic_from_node" in counters.node_traffic(_run(tmp_path, modelled, cells)).replace(
         "\\", ""
     )
 
@@ -99,7 +100,7 @@ def test_traffic_between_nodes_is_a_table_where_it_was_counted(tmp_path):
 def test_a_host_without_remote_memory_is_not_asked(tmp_path):
     cells, rows = _counted({"local:0": (1e6, 1e3), "remote:0-1": (1e3, 1e6)})
     only_local = [cell for cell in cells if cell.id.startswith("local")]
-    assert results.calibration(_run(tmp_path, rows, only_local)) == []
+    assert counters.calibration(_run(tmp_path, rows, only_local)) == []
 
 
 @pytest.mark.parametrize(("blocks", "has_interval"), [(5, False), (6, True)])
@@ -128,7 +129,7 @@ def test_a_node_without_memory_in_a_look_counts_as_none_there(tmp_path):
         why = reason("no-pages") if item.trial == 3 else None
         trials.append(frames.trial(item, raw={"proof": name}, why=why,
                                    grade="unverified" if why else "verified"))  # fmt: skip
-    shown = results.placement(frames.run(plan, folder=tmp_path, trials=trials))
+    shown = proofs.placement(frames.run(plan, folder=tmp_path, trials=trials))
     assert "node 0: 50.0% to 100.0%, node 1: 0.0% to 50.0%" in shown
     assert "2 verified, 1 unverified" in shown and "no pages" in shown
 
@@ -188,9 +189,9 @@ def test_a_run_that_drifted_says_so_and_decides_nothing(tmp_path):
     said = dict(table.select("cell", "said").iter_rows())
     assert said["remote:0-1"] == "the run drifted: nothing is decided"
     assert said["local:0/control"] == "A/A control: the run drifted"
-    assert "the run drifted, and nothing is decided" in results.confidence(run)
+    assert "the run drifted, and nothing is decided" in confidence.markdown(run)
     quiet = _run(tmp_path, frames.measurements(frames.two_nodes()), frames.two_nodes())
-    assert "what differs by less is not distinguishable" in results.confidence(quiet)
+    assert "what differs by less is not distinguishable" in confidence.markdown(quiet)
 
 
 def _eight_nodes():
@@ -235,7 +236,7 @@ def test_of_hundreds_of_points_the_odd_ones_are_no_news(tmp_path):
             frames.measurements(cells, point=str(point), seed=point, noise=0.05, drift=0.1)
             for point in range(many)
         ]
-        return results.confidence(_run(tmp_path, pl.concat(rows), cells))
+        return confidence.markdown(_run(tmp_path, pl.concat(rows), cells))
 
     assert "triad" in said(8) and said(400) == "Nothing to warn about."
 
@@ -247,10 +248,10 @@ def test_the_placement_of_many_pairs_keeps_those_apart_that_failed(tmp_path):
         frames.trial(item, grade="error" if item.cell in bad else "verified") for item in plan.order
     ]
     run = frames.run(plan, folder=tmp_path, trials=trials)
-    shown = results.placement(run).splitlines()
+    shown = proofs.placement(run).splitlines()
     assert len(shown) == 2 + 5 and sum("12 error" in line for line in shown) == 1
     assert any("distance 32 (30 pairs)" in line and "180 verified" in line for line in shown)
-    said = results.confidence(run)
+    said = confidence.markdown(run)
     assert "- excluded: blocks 1-6, remote" in said and said.count("excluded") == 2
 
 
@@ -268,8 +269,8 @@ def test_names_and_reasons_of_a_strangers_output_are_shown_as_text(tmp_path):
     run.plan.request.measure.update({evil: Measure("GB/s", "higher")})
     pages = [
         results.overview(run, [evil, f"{evil}2"]), results.markdown(run, f"{evil}3"),
-        results.markdown(run, evil, evil), results.confidence(run, [evil]), results.counters(run),
-        results.shares(run, f"{evil}2"), results.placement(run),
+        results.markdown(run, evil, evil), confidence.markdown(run, [evil]), counters.markdown(run),
+        counters.shares(run, f"{evil}2"), proofs.placement(run),
     ]  # fmt: skip
     assert not [page for page in pages if "<script>" in page]
     assert sum("&lt;script&gt;" in page for page in pages) >= 5

@@ -16,7 +16,7 @@ from numalab.agent.contract import to_json
 from numalab.agent.errors import Fault, NotHere
 from numalab.agent.served.load import client as http
 from numalab.agent.served.service import description, loads, options
-from numalab.analysis import results
+from numalab.show import results
 
 DRIVER = drivers.driver("service")
 TEXT = """\

@@ -15,9 +15,8 @@ import service_frames
 from numalab import home
 from numalab.agent.contract import CpuProof, MemoryProof, Proof, to_json
 from numalab.agent.errors import Fault
-from numalab.analysis import results
 from numalab.pages import report
-from numalab.show import article
+from numalab.show import article, proofs
 from numalab.show import view as notebook
 from numalab.show.charts import curves, style
 from test_charts import assert_no_overlap, assert_publishable, offsets, texts
@@ -280,4 +279,4 @@ def test_an_instances_memory_is_told_by_its_own_node(tmp_path, layout, said):
     (tmp_path / "raw" / "1.json.gz").write_bytes(gzip.compress(text.encode()))
     item = next(one for one in made.plan.order if one.cell == f"instances:{layout}")
     trial = frames.trial(item, raw={"proof": "raw/1.json.gz"})
-    assert said in results.placement(frames.run(made.plan, folder=tmp_path, trials=[trial]))
+    assert said in proofs.placement(frames.run(made.plan, folder=tmp_path, trials=[trial]))

@@ -17,14 +17,13 @@ import pytest
 
 import frames
 import topologies
-from numalab import check, experiments, launch, runs, session, store, untrusted
+from numalab import check, escape, experiments, launch, runs, session, store, untrusted
 from numalab.agent import cpulist
 from numalab.agent.contract import Reason, to_json
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 from numalab.fleet import receive
 from numalab.pages import execute
-from numalab.show import escape
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EVIL = "<script>alert(1)</script>\x1b[2J\x9b31m\u202e`$|"

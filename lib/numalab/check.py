@@ -24,7 +24,7 @@ from typing import Any
 
 import polars as pl
 
-from numalab import contradictions, home, launch, rederived, runs, store, untrusted
+from numalab import contradictions, escape, home, launch, rederived, runs, store, untrusted
 from numalab.agent.contract import (
     ERROR,
     MEASURED,
@@ -43,7 +43,6 @@ from numalab.agent.plan import make as planning
 from numalab.agent.trial import settings
 from numalab.agent.trial.folder import apart_s
 from numalab.agent.words import units
-from numalab.show import escape
 
 # A tool's own rule was not kept.
 DOUBTS = ("below-four-caches", "below-hidden-cache", "not-validated")

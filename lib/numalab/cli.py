@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from numalab import escape
 from numalab.agent.contract import to_json
 from numalab.agent.errors import Fault
 from numalab.lab import commands as lab
-from numalab.show import escape
 
 if TYPE_CHECKING:
     from numalab import session

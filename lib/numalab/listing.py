@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numalab import experiments, home
+from numalab import escape, experiments, home
 from numalab.agent.errors import Fault
-from numalab.show import escape
 
 
 def experiment_rows() -> list[dict[str, Any]]:

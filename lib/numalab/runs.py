@@ -23,7 +23,7 @@ from pydantic_core import SchemaValidator
 
 from numalab import experiments, home, store, untrusted
 from numalab.agent import contract, drivers
-from numalab.agent.contract import Cell, HostRecord, Manifest, Measure, Plan, TrialRecord
+from numalab.agent.contract import Cell, Graded, HostRecord, Manifest, Measure, Plan, TrialRecord
 from numalab.agent.errors import Fault
 from numalab.agent.plan.classes import PAIRS
 
@@ -90,6 +90,15 @@ class Run:
         return self.plan.cell
 
     @cached_property
+    def graded(self) -> dict[str, list[tuple[TrialRecord, Graded]]]:
+        """The trials of each cell that has any, with what each is worth for it; in plan's order."""
+        found: dict[str, list[tuple[TrialRecord, Graded]]] = {cell: [] for cell in self.cells}
+        for trial in self.trials:
+            for one in trial.graded:
+                found[one.cell].append((trial, one))
+        return {cell: trials for cell, trials in found.items() if trials}
+
+    @cached_property
     def measurements(self) -> pl.DataFrame:
         """The measurements, derived from raw/; columns are store.MEASUREMENTS."""
         return self._tables[0]
@@ -132,6 +141,11 @@ class Run:
         """Return the measurements of one metric of the tool, of one point where named."""
         rows = self.measurements.filter(pl.col("metric") == metric)
         return rows if point is None else rows.filter(pl.col("point") == point)
+
+    def points(self, metric: str) -> list[str]:
+        """Return the points a metric was measured at, by their x; [""] for a scalar."""
+        rows = self.tool_rows(metric).select("point", "x").unique(maintain_order=True).sort("x")
+        return rows["point"].unique(maintain_order=True).to_list()
 
     def binding_rows(self, metric: str, point: str | None = None) -> pl.DataFrame:
         """Return a metric's rows without the copies that a sweep made of its cells.

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from numalab import experiments, home, launch, untrusted
+from numalab import escape, experiments, home, launch, untrusted
 from numalab.agent.contract import BASELINE, ERROR, GRADES, Plan, Reason, Request, from_json
 from numalab.agent.errors import Fault, NotHere
 from numalab.agent.trial.events import Event
 from numalab.agent.words import units
-from numalab.show import escape
 
 
 class LeftOut(Fault):
@@ -352,7 +351,8 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
         print(json.dumps({**end, "notebook": str(executed) if executed else None}))
         return
     from numalab import runs
-    from numalab.analysis import claims, recommendation, results
+    from numalab.analysis import claims, recommendation
+    from numalab.show import results
 
     run = runs.load(folder)
     settings.say(grades(end))

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from .. import escape
 from ..agent.contract import CONTROL, COUNTED, ERROR, Cell, Reason, reason
 from ..agent.errors import Fault
 from ..agent.plan.classes import PAIRS
 from ..runs import Run, load
-from ..show import escape
 from . import evidence, judge
 
 _TEXTS = ("name", "binding", "rank", "cell_a", "cell_b", "source", "metric", "point", "unit",

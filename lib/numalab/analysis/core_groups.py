@@ -17,10 +17,10 @@ import numpy as np
 import polars as pl
 from scipy.cluster.hierarchy import cophenet, linkage
 
+from .. import escape
 from ..agent import cpulist
 from ..agent.contract import Cpu, Host, HostRecord, Reason, reason
 from ..agent.errors import Fault
-from ..show import escape
 from .words import CORE_GROUPS
 
 LEAST_STEP = 1.15

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import polars as pl
 from scipy import stats
 
+from .. import escape, tables
 from ..agent import cpulist
 from ..agent.contract import CONTROL, VERIFIED, Bound, Cell, Host
 from ..agent.plan import kinds
 from ..agent.words import units
 from ..runs import Run
-from ..show import escape, tables
-from . import evidence, judge, results
+from . import evidence, judge
 from .evidence import BLOCKS_NEEDED, SMALL_DATA
 from .judge import DEFAULT, Effect
 from .paste import Lines, paste
@@ -50,7 +50,7 @@ def suitable(run: Run) -> bool:
     compared = any(len(cells) > 1 and _default(cells) is not None for cells in _loads(run).values())
     # several points (instances, pairs of nodes) are not one figure that decides
     headline = next(iter(run.measures), None)
-    return compared and headline is not None and len(results.points(run, headline)) == 1
+    return compared and headline is not None and len(run.points(headline)) == 1
 
 
 def of(run: Run) -> Recommendation:
@@ -108,7 +108,7 @@ class _Headline:
 
     def __init__(self, run: Run) -> None:
         self.metric, measure = next(iter(run.measures.items()))
-        self.point = results.points(run, self.metric)[0]
+        self.point = run.points(self.metric)[0]
         self.better, self.unit = measure.better, measure.unit
         self.words = tables.plain(self.metric)
         self.sign = 1 if self.better == "higher" else -1

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numalab import escape
 from numalab.agent.contract import GRADES, SCHEMA
 from numalab.agent.trial.job import Job, Status
 from numalab.fleet.record import Record
-from numalab.show import escape
 
 if TYPE_CHECKING:
     from numalab import session
@@ -138,7 +138,7 @@ class Progress:
             print(escape.terminal(text))
             return
         from numalab import runs, session
-        from numalab.analysis import results as tables
+        from numalab.show import results as tables
 
         for host, result in results.items():
             self._line(f"\n{host}: {result['state']}")

@@ -13,11 +13,10 @@ import sys
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from numalab import untrusted
+from numalab import escape, untrusted
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 from numalab.fleet.record import read_host
-from numalab.show import escape
 
 _AGAIN = "give the same command again"
 _NOT_OURS = "what arrived is not of numalab"

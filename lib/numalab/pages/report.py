@@ -11,10 +11,9 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from numalab import home, runs
+from numalab import escape, home, runs
 from numalab.agent.errors import Fault
 from numalab.pages import execute, render
-from numalab.show import escape
 
 SETTINGS = "_quarto.yml"
 ARTICLE = Path(__file__).with_name("article.ipynb")

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from numalab import experiments, runs
+from numalab import escape, experiments, runs, tables
 from numalab.agent.contract import CONFIGURED, CONTROL, ERROR, PUBLISHED
 from numalab.agent.errors import Fault
-from numalab.analysis import claims, judge, recommendation, results, survey
+from numalab.analysis import claims, judge, recommendation, survey
 from numalab.analysis.evidence import BLOCKS_NEEDED
 from numalab.runs import Run
-from numalab.show import badge, escape, tables
+from numalab.show import badge, confidence, proofs, results
 from numalab.show.charts import server
 from numalab.show.chosen import Chosen, listed
 from numalab.show.section import NOTHING, Section, reservations, tells
@@ -115,7 +115,7 @@ class Article:
         """
         found: dict[str, str] = {}
         for run in self.chosen.of(experiment):
-            rows = results.proven(run)
+            rows = proofs.proven(run)
             if rows.is_empty():
                 continue
             mine = rows.filter(pl.col("cell").is_in(_cells(run, cell)))
@@ -177,7 +177,7 @@ class Article:
         if metric is None or len(run.cells) < 2 or not tells(run, metric):
             return
         said: dict[tuple[str, str], list[str]] = {}
-        for point in results.points(run, metric)[:_MOST_POINTS]:
+        for point in run.points(metric)[:_MOST_POINTS]:
             for words, least in _found(run, metric, point):
                 said.setdefault((words, least), []).append(point)
         for (words, least), points in said.items():
@@ -525,7 +525,7 @@ class Article:
         parts = []
         for run in self.runs:
             names = [name for name in run.measures if tells(run, name)]
-            said = results.confidence(run, names)
+            said = confidence.markdown(run, names)
             if names or said.startswith("- "):  # of times that mean nothing: only what was excluded
                 where = f"{run.manifest.experiment}, {self.chosen.where(run, marked=True)}"
                 parts += [f"**{escape.markdown(where)}**", said]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from numalab import escape
 from numalab.agent.contract import CONFIGURED, COUNTED, MEASURED, PUBLISHED
 from numalab.runs import Run
-from numalab.show import escape
 
 MEANING = {
     MEASURED: "measured",

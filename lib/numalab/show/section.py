@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import polars as pl
 
+from numalab import escape, tables
 from numalab.agent.contract import CONFIGURED, CONTROL, ERROR
 from numalab.agent.words import units
-from numalab.analysis import evidence, judge, results
+from numalab.analysis import evidence, judge
 from numalab.analysis.evidence import BLOCKS_NEEDED
 from numalab.runs import Run
-from numalab.show import badge, escape, tables
+from numalab.show import badge, results
 from numalab.show.charts import matrix, placement, style
 from numalab.show.chosen import Chosen, listed
 from numalab.show.view import Shown, Text, View, better, even_share, worded
@@ -296,7 +297,7 @@ def reservations(run: Run) -> Iterator[str]:
             continue
         drifted = [
             f"{point}: {words}" if point else words
-            for point in results.points(run, metric)
+            for point in run.points(metric)
             for one in judge.of(run.measurements, run.plan, metric, point).controls.values()
             if one.decision == judge.DRIFTED
             for words in [tables.change(one.ratio, one.low, one.high)]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from numalab import runs
+from numalab import runs, tables
 from numalab.agent.contract import ERROR, PUBLISHED
 from numalab.agent.errors import Fault
 from numalab.agent.words import units
 from numalab.analysis import survey as analysis
 from numalab.analysis.survey import BANDWIDTH, LATENCY, OTHER, SAME
 from numalab.runs import Run
-from numalab.show import badge, tables
+from numalab.show import badge
 from numalab.show.charts import survey as charts
 from numalab.show.view import Shown, Text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from numalab import experiments, home, launch, runs, store
+from numalab import escape, experiments, home, launch, runs, store, tables
 from numalab.agent import cpulist
 from numalab.agent.contract import CONTROL, ERROR, GRADES, Bound, Cell
 from numalab.agent.errors import Fault
@@ -16,8 +16,8 @@ from numalab.agent.plan import resolve
 from numalab.agent.plan import show as plans
 from numalab.agent.trial import proof
 from numalab.agent.words import units
-from numalab.analysis import claims, core_groups, evidence, recommendation, results
-from numalab.show import badge, escape, tables
+from numalab.analysis import claims, core_groups, evidence, recommendation
+from numalab.show import badge, confidence, counters, proofs, results, witness
 from numalab.show.charts import bindings, curves, instances, matrix, placement, style, topology
 
 MEASURE = "measure"
@@ -214,12 +214,12 @@ class View:
         from IPython.display import display
 
         for metric in self.run.measures:
-            display(self.chart(metric, next(iter(results.points(self.run, metric)), "")))
+            display(self.chart(metric, next(iter(self.run.points(metric)), "")))
 
     def tables(self) -> Text:
         """Return the table of every metric that answers the question."""
         made = [
-            self.table(metric, next(iter(results.points(self.run, metric)), ""))
+            self.table(metric, next(iter(self.run.points(metric)), ""))
             for metric in self.run.measures
         ]
         return Text("\n\n".join(made))
@@ -414,7 +414,7 @@ class View:
 
     def memory(self) -> Shown:
         """Draw on which nodes the memory of each cell's program was found by the proof."""
-        rows = results.proven(self.run)
+        rows = proofs.proven(self.run)
         if rows.is_empty() or rows["point"].n_unique() < 2:
             return Text("All memory was on one node.")
         rows = rows.filter(pl.col("role") != CONTROL).with_columns(
@@ -450,11 +450,11 @@ class View:
 
     def memory_counters(self) -> Text:
         """Return what the kernel's memory management counted, per case."""
-        return self._table(results.memory_counters(self.run))
+        return self._table(counters.memory_counters(self.run))
 
     def shares(self, *metrics: str) -> Text:
         """Return metrics of the tool per case: median, least and greatest of the blocks."""
-        return self._table(results.shares(self.run, *metrics))
+        return self._table(counters.shares(self.run, *metrics))
 
     def groups(self) -> Text:
         """Return the levels of core groups that the core-to-core latencies show."""
@@ -464,22 +464,22 @@ class View:
 
     def witness(self) -> Text:
         """Return sysfs beside numactl and lscpu: the same figures read by independent tools."""
-        return Text(results.witness(self.run))
+        return Text(witness.markdown(self.run))
 
     def counters(self) -> Text:
         """Return what the kernel's and the processor's counters say, per binding."""
-        return self._table(results.counters(self.run))
+        return self._table(counters.markdown(self.run))
 
     def traffic(self) -> Text:
         """Return what went between nodes, per binding."""
-        table = results.node_traffic(self.run)
+        table = counters.node_traffic(self.run)
         if not table:
             return Text("Traffic between nodes was not counted here: see the counters for why.")
         return self._table(f"Traffic between nodes (medians over the blocks):\n\n{table}")
 
     def placement(self) -> Text:
         """Return where memory and threads really were, per binding: the proof behind the label."""
-        return self._table(results.placement(self.run))
+        return self._table(proofs.placement(self.run))
 
     def verdict(self) -> Text:
         """Return the verdict on each claim of the experiment, with its figures."""
@@ -501,7 +501,7 @@ class View:
 
     def confidence(self) -> Text:
         """Return how sure the figures are: A/A control, drift, instability, exclusions."""
-        return Text(results.confidence(self.run))
+        return Text(confidence.markdown(self.run))
 
     def _cells(self) -> list[Cell]:
         """The plan's cells without the control."""

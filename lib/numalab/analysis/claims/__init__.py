@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from pydantic import InstanceOf, ValidationError
 
+from ... import escape
 from ...agent.contract import VERIFIED, Reason
 from ...agent.errors import Fault
 from ...agent.words import units
-from ...show import escape
 from .. import evidence
 from .among import Among
 from .base import (

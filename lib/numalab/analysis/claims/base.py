@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
+from ... import tables
 from ...agent import cpulist
 from ...agent.contract import CONTROL, VERIFIED, Cell, Reason, reason
-from ...show import tables
 from .. import evidence, judge
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from numalab import tables
 from numalab.agent.contract import BASELINE, CONTROL, ERROR, GRADES, UNVERIFIED, VERIFIED
 from numalab.analysis import judge
 from numalab.analysis.evidence import BLOCKS_NEEDED
 
-from .. import tables
 from . import rows, style
 
 LEAST_SPAN = 0.1  # of the middle: a narrower axis would blow up noise

@@ -16,11 +16,11 @@ from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from numalab import tables
 from numalab.agent.contract import CONTROL, ERROR, GRADES, UNVERIFIED
 from numalab.agent.errors import Fault
 from numalab.analysis import evidence
 
-from .. import tables
 from . import style
 from .frames import to_pandas
 

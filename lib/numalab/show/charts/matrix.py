@@ -23,8 +23,8 @@ from matplotlib.patches import Rectangle
 from numalab.agent import cpulist
 from numalab.agent.contract import ERROR, MEASURED, UNVERIFIED, VERIFIED, Host
 from numalab.agent.errors import Fault
+from numalab.tables import number
 
-from ..tables import number
 from . import style
 from .frames import to_pandas
 

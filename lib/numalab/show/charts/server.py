@@ -8,13 +8,13 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
+from numalab import tables
 from numalab.agent import cpulist
 from numalab.agent.contract import CONTROL
 from numalab.agent.errors import Fault
 from numalab.agent.words import units
 from numalab.analysis import evidence, judge, survey
 
-from .. import tables
 from . import rows, style
 
 THROUGHPUT = "queries_per_second"

@@ -28,12 +28,12 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter
 
+from numalab import tables
 from numalab.agent.contract import CELL, CONTROL, COUNTED, ERROR, MEASURED, UNVERIFIED
 from numalab.agent.errors import Fault
 from numalab.agent.words import units
 from numalab.analysis.evidence import BLOCKS_NEEDED
 
-from .. import tables
 from ..badge import MEANING
 
 WIDTH = 16 / 2.54  # inches: the text width of the article's PDF

@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
+from numalab import escape
 from numalab.agent import cpulist
 from numalab.agent.contract import Cache, Cpu, Host, Node
 from numalab.agent.words import units
 
-from .. import escape
 from . import matrix, style
 
 MOST_CORES = 64  # drawn one by one; more become counts

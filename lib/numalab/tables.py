@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
+from numalab import escape
 from numalab.agent.errors import Fault
-from numalab.show import escape
 
 MISSING = "–"
 Source = str | tuple[str, str, str]
