@@ -14,13 +14,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import waiting
 from numalab import check, experiments, runs, store
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
 from numalab.analysis import judge
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-NO_PROGRESS_S = 180  # no file of a run changes and nothing is printed
 
 
 def _changes_host(name):
@@ -48,30 +48,29 @@ def _numalab(*arguments, runs_in, **options):
     )
 
 
-def _while_it_progresses(*arguments, runs_in):
-    """Run a command that measures, however long it takes; end it when nothing comes of it."""
-    said = {name: runs_in / f".{name}" for name in ("stdout", "stderr")}
-    with open(said["stdout"], "wb") as out, open(said["stderr"], "wb") as err:
+def _measured(*arguments, runs_in):
+    """Run a command that measures, however long it takes, as soon as nobody else measures here."""
+    before = set(runs_in.glob("*/*"))
+    for attempt in range(9):
+        for begun in set(runs_in.glob("*/*")) - before:
+            shutil.rmtree(begun)
+        time.sleep(5 * attempt)  # whoever measures on this machine: that is theirs to finish
         measuring = subprocess.Popen(
-            [sys.executable, "-m", "numalab.cli", *arguments],
-            stdout=out, stderr=err, cwd=REPOSITORY, start_new_session=True,
+            [sys.executable, "-m", "numalab.cli", *map(str, arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
             env={**os.environ, "NUMALAB_RUNS": str(runs_in), "NO_COLOR": "1"},
+            start_new_session=True,
         )  # fmt: skip
-        try:
-            while measuring.poll() is None:
-                try:
-                    measuring.wait(timeout=1)
-                except subprocess.TimeoutExpired:
-                    newest = max(path.stat().st_mtime for path in runs_in.rglob("*"))
-                    assert time.time() - newest < NO_PROGRESS_S, said["stderr"].read_text()
-        finally:
-            if measuring.poll() is None:
-                os.killpg(measuring.pid, signal.SIGKILL)
-                measuring.wait()
-    texts = [said[name].read_text() for name in ("stdout", "stderr")]
-    for path in said.values():
-        path.unlink()
-    return subprocess.CompletedProcess(arguments, measuring.returncode, *texts)
+        said = waiting.follow(measuring, [runs_in], end=_end)
+        if "another numalab measurement" not in said[1]:
+            return subprocess.CompletedProcess(arguments, measuring.returncode, *said)
+    pytest.skip("another numalab measurement is running on this machine, and does not end")
+
+
+def _end(measuring):
+    if measuring.poll() is None:
+        os.killpg(measuring.pid, signal.SIGKILL)
+        measuring.wait()
 
 
 def _tracked_state():
@@ -88,15 +87,11 @@ def _tracked_state():
 def measured(tmp_path_factory):
     """The folder of all experiments' smoke runs on this machine, measured once a session."""
     before = _tracked_state()
-    for attempt in range(8):
-        folder = tmp_path_factory.mktemp("runs")
-        done = _while_it_progresses(
-            "run", "--all", "--profile", "smoke", "--host", "here", "--seed", "7", "--busy",
-            runs_in=folder,
-        )  # fmt: skip
-        if "another numalab measurement" not in done.stderr:
-            break
-        time.sleep(5 * attempt)  # somebody measures on this machine: that is theirs to finish
+    folder = tmp_path_factory.mktemp("runs")
+    done = _measured(
+        "run", "--all", "--profile", "smoke", "--host", "here", "--seed", "7", "--busy",
+        runs_in=folder,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert _tracked_state() == before, "a run changed tracked files"
     return folder
@@ -316,12 +311,10 @@ def test_bad_input_gets_one_clear_message_and_a_status(arguments, words, tmp_pat
 def test_a_users_own_experiment_file_is_kept_with_its_run_as_data(tmp_path):
     own = tmp_path / "mine.yml"
     own.write_text((REPOSITORY / "experiments" / "command.yml").read_text() + "\n# mine\n")
-    done = _numalab(
+    done = _measured(
         "run", own, "-p", "smoke", "-b", "local", "--host", "here", "--no-notebook", "--json",
         "--busy", "--", "sleep", "0.2", runs_in=tmp_path / "runs",
     )  # fmt: skip
-    if "another numalab measurement" in done.stderr:
-        pytest.skip("another numalab measurement is running on this machine")
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs" / "here").iterdir()
     assert folder.name.endswith("-mine")
@@ -331,19 +324,15 @@ def test_a_users_own_experiment_file_is_kept_with_its_run_as_data(tmp_path):
     assert check.check(folder).faults == []
     own.unlink()
     resume = ("run", "--resume", folder, "--no-notebook", "--busy")
-    again = _numalab(*resume, runs_in=tmp_path / "runs")
+    again = _measured(*resume, runs_in=tmp_path / "runs")
     assert again.returncode == 0, again.stderr
 
 
 def test_a_run_whose_baseline_always_failed_does_not_pass_for_a_result(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "numalab.cli", "run", "command", "-p", "smoke", "--no-notebook",
-         "--busy", "--", "sh", "-c", "echo it is broken >&2; exit 1"],
-        capture_output=True, text=True, cwd=REPOSITORY,
-        env={**os.environ, "NUMALAB_RUNS": str(tmp_path / "runs")},
+    done = _measured(
+        "run", "command", "-p", "smoke", "--no-notebook", "--busy", "--", "sh", "-c",
+        "echo it is broken >&2; exit 1", runs_in=tmp_path / "runs",
     )  # fmt: skip
-    if "another numalab measurement" in done.stderr:
-        pytest.skip("another numalab measurement is running on this machine")
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert "failed" in done.stderr and "it is broken" in done.stderr
 
@@ -361,11 +350,9 @@ def test_a_refused_run_leaves_nothing_and_says_what_to_do(tmp_path):
     pid = int(started.stdout.readline())
     started.wait()
     try:
-        done = _numalab("run", "command", "-p", "smoke", "--", "true", runs_in=tmp_path / "runs")
+        done = _measured("run", "command", "-p", "smoke", "--", "true", runs_in=tmp_path / "runs")
     finally:
         os.kill(pid, 9)
-    if "another numalab measurement" in done.stderr:
-        pytest.skip("another numalab measurement is running on this machine")
     assert done.returncode == 2 and "nothing is measured: " in done.stderr
     assert "a database server runs on this host: " in done.stderr and "mysqld" in done.stderr
     assert "--busy" in done.stderr and "Traceback" not in done.stderr
@@ -384,7 +371,7 @@ def test_a_run_of_ones_own_program_holds_on_another_machine(tmp_path, monkeypatc
     argv = [program, home / "data"] if word == "own program" else [sys.executable, "-c", "pass"]
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("OF", str(home / "data"))
-    done = _numalab(
+    done = _measured(
         "run", "command", "-p", "smoke", "-b", "unbound", "--blocks", "1", "--busy",
         "--no-collectors", "--no-notebook", "--", *argv, runs_in=tmp_path / "runs",
     )  # fmt: skip
@@ -398,7 +385,7 @@ def test_a_run_of_ones_own_program_holds_on_another_machine(tmp_path, monkeypatc
 
 
 def test_a_run_that_is_given_up_is_not_to_be_completed(tmp_path):
-    done = _numalab(
+    done = _measured(
         "run", "command", "-p", "smoke", "--busy", "--no-notebook", "--", "false",
         runs_in=tmp_path / "runs",
     )  # fmt: skip
