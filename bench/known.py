@@ -46,7 +46,7 @@ from numalab.agent import cpulist, drivers  # noqa: E402
 from numalab.agent.contract import CONTROL, VERIFIED, Cell, TrialRecord  # noqa: E402
 from numalab.agent.errors import Fault  # noqa: E402
 from numalab.analysis import claims, judge  # noqa: E402
-from numalab.lab import guests  # noqa: E402
+from numalab.lab import guests, ssh  # noqa: E402
 
 METRIC = "queries_per_second"
 AGAIN, WITHIN, ROUNDING = 0.01, 0.10, 0.003
@@ -240,7 +240,7 @@ def measure(part: Part) -> runs.Run:
 
     def there(command: str, given: bytes = b"") -> bytes:
         done = subprocess.run(
-            guests.ssh(guest, command), input=given, stdout=subprocess.PIPE, check=True
+            ssh.command(guest.port, command), input=given, stdout=subprocess.PIPE, check=True
         )
         return done.stdout
 

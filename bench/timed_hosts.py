@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "lib"))
 
 from numalab.agent.errors import Fault  # noqa: E402
-from numalab.lab import guests, snapshots  # noqa: E402
+from numalab.lab import guests, snapshots, ssh  # noqa: E402
 
 SOURCE = ROOT / "tests" / "lab" / "known" / "clock.c"
 WATCH = "cat >clock.c && gcc -O2 -pthread -o clock clock.c && ./clock"
@@ -30,7 +30,9 @@ def once(name: str) -> str:
     said: list[str] = []
     try:
         guest = guests.up(name, said.append)
-        done = subprocess.run(guests.ssh(guest, WATCH), stdin=SOURCE.open(), capture_output=True)
+        done = subprocess.run(
+            ssh.command(guest.port, WATCH), stdin=SOURCE.open(), capture_output=True
+        )
         why = "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr.decode()}"
         said.append(done.stdout.decode().strip())
     except Fault as fault:

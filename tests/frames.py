@@ -470,7 +470,7 @@ def sysbench_run(folder: Path, host: str = "here", nodes: int = 1, blocks: int =
     begun = replace(begun, trials=tuple(due))
     times = {**rederived.manifest(begun).times, "total_s": 99.0}
     write(replace(begun, manifest=replace(begun.manifest, times=times)), raw)
-    store.write(folder)
+    store.write(runs.load(folder))
     return folder
 
 
@@ -484,7 +484,7 @@ def one_trial_run(folder: Path, host: str = "here") -> Path:
     raw = "raw/0001-unbound.stdout.gz"
     record = trial(made.order[0], grade="unverified", tool=SYSBENCH, raw={"stdout": raw})
     write(run(made, folder=folder, trials=[record]), {raw: text})
-    store.write(folder)
+    store.write(runs.load(folder))
     return folder
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import sysfs_tree
 import topologies
-from numalab import cli, experiments, pricing, session
+from numalab import asking, cli, experiments, pricing, session
 from numalab.agent import drivers
 from numalab.agent.contract import CONTROL, SweepRequest
 from numalab.agent.errors import Fault
@@ -19,7 +19,7 @@ from numalab.agent.host import topology
 from numalab.agent.plan import budget, make, show
 from numalab.agent.trial import run
 
-ANY = session.Settings(allow_host_changes=True)
+ANY = asking.Settings(allow_host_changes=True)
 MOST_S = {"quick": 45 * 60, "full": 10 * 3600}
 INSTALL_S = 150  # of `make run` on an ordinary machine; a database's data are in the plans
 
@@ -40,7 +40,7 @@ def bare(monkeypatch, tmp_path):
 @pytest.mark.parametrize("machine", sysfs_tree.LARGE, ids=lambda machine: machine.name)
 def test_all_fits_into_its_time_on_every_host(machine, profile, bare):
     root = sysfs_tree.shared(machine)
-    asked = session.all_asked(profile, "there", 1, ANY, True)
+    asked = asking.ask_all(profile, "there", 1, ANY, True)
     priced = pricing.price(asked, ANY, root=root)
     assert priced.seconds <= MOST_S[profile] - INSTALL_S
     host = topology.read(str(root))
@@ -174,7 +174,7 @@ def test_bindings_of_ones_own_keep_the_sweep_that_is_about_them():
 
 def test_what_matters_least_goes_as_a_whole(bare):
     root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
-    asked = session.all_asked("quick", "there", 1, ANY, True)
+    asked = asking.ask_all("quick", "there", 1, ANY, True)
     whole = pricing.price(asked, ANY, root=root)
     priced = pricing.price(asked, ANY, whole.seconds / 8, root)
     assert 0 < priced.seconds <= whole.seconds / 8
@@ -189,7 +189,7 @@ def test_what_matters_least_goes_as_a_whole(bare):
 
 def test_in_the_profiles_time_what_matters_least_is_left_out_and_the_rest_stays(bare, monkeypatch):
     root = sysfs_tree.shared(sysfs_tree.LARGE[0])
-    asked = session.all_asked("quick", "there", 1, ANY, True)
+    asked = asking.ask_all("quick", "there", 1, ANY, True)
     names = {"latency", "stream", "mysql-cores", "sysbench-cpu", "command"}
     asked = [one for one in asked if one.experiment.name in names]
     own = {one.name: one for one in pricing.price(asked, ANY, root=root).each}
@@ -203,7 +203,7 @@ def test_in_the_profiles_time_what_matters_least_is_left_out_and_the_rest_stays(
 
 
 def test_hosts_that_are_not_seen_from_here_get_their_parts():
-    asked = session.all_asked("quick", "there", 1, ANY, True)
+    asked = asking.ask_all("quick", "there", 1, ANY, True)
     parts = [one.request.budget_s for one in pricing.shared(asked, 600)]
     assert sum(parts) == pytest.approx(600)
     assert max(parts) / min(parts) > 10
@@ -244,7 +244,7 @@ def test_all_is_priced_before_it_starts(monkeypatch, capsys):
 
     monkeypatch.setattr(session, "run", run)
     monkeypatch.setattr(session, "_among_published", lambda folders: [])  # nothing was measured
-    session.run_all(session.all_asked("smoke", "here", 1, ANY, True), ANY, 3600)
+    session.run_all(asking.ask_all("smoke", "here", 1, ANY, True), ANY, 3600)
     said = capsys.readouterr().out
     assert said.index("\nall ") < said.index("started")
     assert "of 60 min" in said
@@ -253,7 +253,7 @@ def test_all_is_priced_before_it_starts(monkeypatch, capsys):
 def _page_cache(bare, budget_s=None):
     """Return the price of page-cache alone where filling a node of 512 GiB takes long."""
     root = sysfs_tree.shared(sysfs_tree.LARGE[0])
-    asked = session.all_asked("quick", "there", 1, ANY, True)
+    asked = asking.ask_all("quick", "there", 1, ANY, True)
     alone = [one for one in asked if one.experiment.name == "page-cache"]
     return alone[0], root, pricing.price(alone, ANY, budget_s, root)
 
@@ -262,7 +262,7 @@ def _page_cache(bare, budget_s=None):
 def test_quick_measures_something_on_an_ordinary_server(bare, name):
     """Two nodes of 128 GiB: an experiment whose budget is too small for these is of no use."""
     root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
-    request = session.asked(name, "quick", "there", seed=1).request
+    request = asking.ask(name, "quick", "there", seed=1).request
     made = make.make(request, topology.read(str(root)))
     assert made.order, [str(one.reason) for one in made.skipped]
 
@@ -283,7 +283,7 @@ def test_what_has_no_time_is_not_said_to_be_impossible_on_the_host(bare):
 def test_time_that_nobody_uses_goes_to_those_that_lack_it(bare):
     asked, root, _ = _page_cache(bare)
     assert not make.make(asked.request, topology.read(str(root))).cells  # not in its own share
-    priced = pricing.price(session.all_asked("quick", "there", 1, ANY, True), ANY, root=root)
+    priced = pricing.price(asking.ask_all("quick", "there", 1, ANY, True), ANY, root=root)
     each = {one.name: one for one in priced.each}
     assert each["page-cache"].seconds > asked.request.budget_s
     services = {"service-per-node", "postgresql-binding"}  # that matter less
@@ -296,7 +296,7 @@ def test_time_that_nobody_uses_goes_to_those_that_lack_it(bare):
 def test_shares_that_add_up_to_more_than_the_profiles_time_are_cut(bare, monkeypatch):
     monkeypatch.setitem(pricing.PROFILE_S, "quick", 600.0)
     root = sysfs_tree.shared(sysfs_tree.LARGE[0])
-    asked = session.all_asked("quick", "there", 1, ANY, True)
+    asked = asking.ask_all("quick", "there", 1, ANY, True)
     assert 0 < pricing.price(asked, ANY, root=root).seconds <= 600
     parts = [one.request.budget_s for one in pricing.shared(asked)]
     assert sum(parts) == pytest.approx(600)
@@ -304,7 +304,7 @@ def test_shares_that_add_up_to_more_than_the_profiles_time_are_cut(bare, monkeyp
 
 def test_only_what_is_new_is_said_of_an_experiment_left_out(bare):
     root = sysfs_tree.shared(sysfs_tree.INTEL_2N)
-    asked = session.all_asked("quick", "there", 1, ANY, True)
+    asked = asking.ask_all("quick", "there", 1, ANY, True)
     text = pricing.price(asked, ANY, 1, root).text(80)
     assert re.search("left out\n +– same reason as above", text)
     assert text.count("higher priority") == 1
@@ -312,7 +312,7 @@ def test_only_what_is_new_is_said_of_an_experiment_left_out(bare):
 
 def test_what_is_alike_on_many_nodes_is_said_once(bare):
     root = sysfs_tree.shared(sysfs_tree.LARGE[-1])
-    asked = session.all_asked("quick", "there", 1, ANY, True)
+    asked = asking.ask_all("quick", "there", 1, ANY, True)
     priced = pricing.price(asked, ANY, root=root)
     assert priced.text(1000).count("nodes 8-15 have no CPUs") == 1
     latency = next(one.plan for one in priced.each if one.name == "latency")
@@ -325,14 +325,14 @@ def test_what_is_alike_on_many_nodes_is_said_once(bare):
 @pytest.mark.parametrize("width", [80, 60])
 def test_a_long_list_of_cpus_is_broken_at_a_comma(width, bare):
     host = topology.read(str(sysfs_tree.shared(sysfs_tree.LARGE[1])))
-    request = session.asked("mysql-binding", "quick", "there", seed=1).request
+    request = asking.ask("mysql-binding", "quick", "there", seed=1).request
     lines = show.text(make.make(request, host), width).splitlines()
     assert [line for line in lines if len(line) > width and "--physcpubind=" not in line] == []
 
 
 def test_a_command_line_of_an_instance_can_be_pasted(bare):
     host = topology.read(str(sysfs_tree.shared(sysfs_tree.LARGE[0])))
-    made = make.make(session.asked("mysql-instances", "quick", "there", seed=1).request, host)
+    made = make.make(asking.ask("mysql-instances", "quick", "there", seed=1).request, host)
     text = show.text(made, 100)
     for cell in made.cells:
         for word in (word for one in cell.instances for word in one.numactl):

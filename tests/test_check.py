@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import frames
-from numalab import check, launch, rederived, runs, session, store
+from numalab import asking, check, launch, rederived, runs, session, store
 from numalab.agent.contract import (
     Change,
     Manifest,
@@ -51,7 +51,7 @@ def change(folder, of_manifest=lambda one: one, of_trial=lambda one: one):
     for one in loaded.trials:
         journal.append(folder / "journal.ndjson", of_trial(one))
     journal.write_json(folder / "manifest.json", manifest)
-    store.write(folder)
+    store.write(runs.load(folder))
     seal(folder)
     return check.check(folder)
 
@@ -214,7 +214,7 @@ def test_a_manifest_that_lacks_something_is_named_by_whoever_reads_it(run, key):
     (manifest["plan"] if key == "order" else manifest).pop(key)
     (run / "manifest.json").write_text(json.dumps(manifest))
     assert any("manifest.json does not fit" in fault for fault in check.check(run).faults)
-    for read in (runs.load, lambda folder: session.resume(folder, session.Settings())):
+    for read in (runs.load, lambda folder: session.resume(folder, asking.Settings())):
         with pytest.raises(Fault, match=f"manifest.json does not fit the schema: .*{key}"):
             read(run)
 

@@ -12,9 +12,10 @@ import textwrap
 import pytest
 
 from numalab.agent.contract import SCHEMA, Request, from_json
+from numalab.agent.drivers import containers
 from numalab.agent.host import topology
 from numalab.agent.plan import make
-from numalab.agent.trial import containers, journal, run
+from numalab.agent.trial import journal, run
 
 # An engine: it starts what it is told by a process named containerd-shim, as docker's does.
 ENGINE = """

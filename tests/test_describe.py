@@ -16,7 +16,6 @@ from numalab.agent.contract import SCHEMA, Host, State, from_json, reason
 from numalab.agent.errors import Fault
 from numalab.agent.host import describe, tools
 from numalab.agent.host.tools import Tool
-from numalab.agent.served.service import description
 
 CPU = "sys/devices/system/cpu"
 
@@ -161,8 +160,8 @@ def program(folder, name, body):
     return path
 
 
-def searched(limit_s, services=tuple):
-    with tools.Search(services) as search:
+def searched(limit_s, more=dict):
+    with tools.Search(more) as search:
         return search.answers(limit_s)
 
 
@@ -203,11 +202,15 @@ memory: [64MiB]
 start: "{server} {port}"
 load: {kind: command, command: "{server} {port} {time_s}", figures: {requests_per_second: "all #"}}
 """
-    there, not_there = (
-        description.read(services.parse(text % name, tmp_path / f"{name}.yml"))
-        for name in ("cached", "forgotten")
-    )
-    found = {one.name: one for one in searched(limit_s=3, services=lambda: [there, not_there])}
+
+    def more():
+        for name in ("cached", "forgotten"):
+            (tmp_path / "services").mkdir(exist_ok=True)
+            (tmp_path / "services" / f"{name}.yml").write_text(text % name)
+        monkeypatch.setattr(services.home, "root", lambda: tmp_path)
+        return services.tools()
+
+    found = {one.name: one for one in searched(limit_s=3, more=more)}
     assert found["cached"] == Tool("cached", True, "1.6.18")
     assert not found["forgotten"].usable and "forgotten" in str(found["forgotten"].why)
 
@@ -219,7 +222,7 @@ def test_the_tools_are_told_where_no_service_can_be_read(tmp_path, monkeypatch):
     def unreadable():
         raise OSError("the folder of services is gone")
 
-    found = {tool.name: tool for tool in searched(limit_s=30, services=unreadable)}
+    found = {tool.name: tool for tool in searched(limit_s=30, more=unreadable)}
     assert found["mlc"].usable and {"sysbench", "perf"} < set(found)
 
 

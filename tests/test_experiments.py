@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 import topologies
-from numalab import experiments, session
+from numalab import asking, experiments, session
 from numalab.agent.contract import CaseRequest, Request, ToolRequest, from_json, to_json
 from numalab.agent.errors import Fault, NotHere
 from numalab.agent.plan import make
@@ -39,11 +39,11 @@ def _write(tmp_path, text):
 def test_a_notebook_is_named_or_the_general_one_shows_the_run(tmp_path):
     text = (REPOSITORY / "experiments" / "command.yml").read_text()
     own = _write(tmp_path, text.replace("notebook: command.ipynb\n", ""))
-    loaded, _ = session.load(own)
-    assert loaded.notebook is None and session.Asked(None, loaded).notebook is None
+    loaded, _ = asking.load(own)
+    assert loaded.notebook is None and asking.Asked(None, loaded).notebook is None
     own.write_text(text.replace("command.ipynb", "nobody-wrote-it.ipynb"))
     with pytest.raises(Fault, match="no notebook .*nobody-wrote-it.ipynb, which mine names"):
-        session.load(own)
+        asking.load(own)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -223,11 +223,11 @@ def test_a_file_of_one_s_own_has_a_name_of_its_own(tmp_path):
     copied = tmp_path / "stream.yml"
     copied.write_text((REPOSITORY / "experiments" / "stream.yml").read_text())
     with pytest.raises(Fault, match="the name of an experiment of this checkout.*my-stream.yml"):
-        session.load(copied)
+        asking.load(copied)
     mine = copied.rename(tmp_path / "my-stream.yml")
-    assert session.load(mine)[0].name == "my-stream"
-    assert session.load("stream")[1] is None
-    assert session.load(REPOSITORY / "experiments" / "stream.yml")[1] is None
+    assert asking.load(mine)[0].name == "my-stream"
+    assert asking.load("stream")[1] is None
+    assert asking.load(REPOSITORY / "experiments" / "stream.yml")[1] is None
 
 
 def test_an_unknown_experiment_names_the_nearest():
@@ -282,8 +282,8 @@ def checkout(tmp_path, monkeypatch):
 
 
 def _run_all(profile):
-    settings = session.Settings()
-    session.run_all(session.all_asked(profile, "here", 1, settings, True), settings)
+    settings = asking.Settings()
+    session.run_all(asking.ask_all(profile, "here", 1, settings, True), settings)
 
 
 def test_all_leaves_out_what_lacks_the_profile_and_says_so(checkout, capsys):
@@ -323,7 +323,7 @@ def test_all_leaves_out_what_this_host_cannot_offer(checkout, capsys, monkeypatc
 
     def run(one, settings):
         if one.experiment.name == "b":
-            raise session.LeftOut("there is nothing to measure on this host", "it has one node")
+            raise asking.LeftOut("there is nothing to measure on this host", "it has one node")
         measured.append(one.experiment.name)
 
     monkeypatch.setattr(session, "run", run)
@@ -362,12 +362,12 @@ def test_what_cannot_or_may_not_be_measured_is_said_before_it_starts(
         raise Started
 
     path = _write(tmp_path, GOOD.replace("{name: stream}", "{name: probe}") + more)
-    asked = session.asked(path, "smoke", "here", bindings=bindings)
+    asked = asking.ask(path, "smoke", "here", bindings=bindings)
     monkeypatch.setattr(session.launch, "make_plan", lambda one: make.make(one, ONE_NODE))
     monkeypatch.setattr(session.launch, "new_run_directory", start)
-    refused = (session.LeftOut, NotHere) if words else Started
+    refused = (asking.LeftOut, NotHere) if words else Started
     with pytest.raises(refused, match=words):
-        session.run(asked, session.Settings(allow))
+        session.run(asked, asking.Settings(allow))
 
 
 def test_no_two_experiments_claim_in_the_same_words():

@@ -23,7 +23,7 @@ import yaml
 
 import own_agent
 import waiting
-from numalab import agent_archive, check, fleet, home, session
+from numalab import agent_archive, asking, check, fleet, home
 from numalab.agent.contract import SCHEMA, to_json
 from numalab.agent.errors import Fault
 from numalab.agent.trial import journal
@@ -66,8 +66,8 @@ def inventory(place: Path, **hosts: dict) -> Path:
     return path
 
 
-def asked(*argv: str, blocks: int = 1) -> list[session.Asked]:
-    one = session.asked(
+def asked(*argv: str, blocks: int = 1) -> list[asking.Asked]:
+    one = asking.ask(
         "command", "smoke", "", options={"argv": list(argv)}, blocks=blocks, bindings=["local"],
         collectors=False,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def held(place: Path, *, blocks: int = 1):
 
 def measure(requests, path: Path, **settings):
     settings = {"notebook": False, "busy": True, **settings}
-    return fleet.run(requests, "lot", [path], session.Settings(**settings))
+    return fleet.run(requests, "lot", [path], asking.Settings(**settings))
 
 
 def await_trial(place: Path, host: str) -> dict:
@@ -250,7 +250,7 @@ def test_after_ctrl_c_the_hosts_go_on_and_can_be_stopped_and_completed(place, ca
     status = await_trial(place, "one")
     os.kill(status["pid"], 0)
 
-    settings = session.Settings(notebook=False, busy=True)
+    settings = asking.Settings(notebook=False, busy=True)
     assert fleet.stop(requests, "lot", [path], settings) == {"one": "stopped"}
     (there,) = place.glob("on-one/one/*/status.json")
     (stopped,) = json.loads(there.read_text())["jobs"]
@@ -289,7 +289,7 @@ def test_what_a_host_has_not_is_installed_before_ansible_needs_python_there(plac
 
 def test_a_server_is_installed_where_one_is_measured_and_nowhere_else():
     def needs(name, **options):
-        return fleet._needs_server(session.asked(name, "smoke", "one", options=options).request)
+        return fleet._needs_server(asking.ask(name, "smoke", "one", options=options).request)
 
     assert needs("mysql-binding") and needs("mysql-cores")
     assert not needs("mysql-binding", server="/opt/mysqld") and not needs("stream")

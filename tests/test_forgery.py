@@ -78,7 +78,7 @@ class Forged:
             journal.write_json(self.folder / MANIFEST, self.manifest)
         if rehash:
             try:
-                store.write(self.folder)
+                store.write(runs.load(self.folder))
             except Fault:
                 store.seal(self.folder)
 

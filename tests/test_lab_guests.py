@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import waiting
 from numalab.agent.errors import Fault
 from numalab.cli import app
-from numalab.lab import guests, hosts, image, inventory
+from numalab.lab import guests, hosts, image, inventory, ssh
 from small_host import DEFINITION
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -149,7 +149,7 @@ def test_a_guest_comes_up_is_listed_and_leaves_nothing(lab):
     assert "small is up after" in said[-1] and "emulated in software" in said[-1]
     listed = yaml.safe_load(inventory.path().read_text())["lab"]["hosts"]["small"]
     assert listed["ansible_host"] == "127.0.0.1" and listed["ansible_port"] == guest.port
-    assert listed["ansible_ssh_private_key_file"] == str(guests.key_file())
+    assert listed["ansible_ssh_private_key_file"] == str(ssh.key_file())
     assert f"127.0.0.1:{guest.port}  pid {guest.pid}  tcg  since" in command("status").output
     assert guests.down("small", said.append) is True
     assert qemus(lab) == [] and guests.known() == [] and not inventory.path().exists()

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import frames
-from numalab import check, datapackage, home, runs, session
+from numalab import asking, check, datapackage, home, runs, session
 from numalab.agent.errors import Fault
 from numalab.pages import execute, render, report
 
@@ -260,7 +260,7 @@ def test_an_article_leaves_a_published_run_as_it_is_sealed(tmp_path, monkeypatch
         execute, "run_notebook", lambda source, target, parameters: shutil.copy(source, target)
     )
     execute.executed(runs.load(folder))
-    session.resume(folder, session.Settings())  # nothing is left to measure
+    session.resume(folder, asking.Settings())  # nothing is left to measure
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert check.check(folder).faults == []
 

@@ -24,14 +24,13 @@ import sysfs_tree
 import topologies
 import waiting
 from cells import cell
-from numalab.agent import compiled, cpulist, kernel
+from numalab.agent import compiled, cpulist, kernel, numa_maps
 from numalab.agent.contract import SCHEMA, Cache, ToolRecord
 from numalab.agent.drivers import core_choice, driver, probe_output
 from numalab.agent.drivers.options import caches as caches_of
 from numalab.agent.errors import Fault, ParseError
 from numalab.agent.host import topology
 from numalab.agent.probe import PROGRAM
-from numalab.agent.trial import proof
 
 HOST = topologies.topology(nodes=1)
 PROBE, COMMAND = driver("probe"), driver("command")
@@ -392,7 +391,7 @@ def test_the_placement_that_it_reports_is_that_of_numa_maps(program):
             pytest.skip(f"move_pages: {ready['buffers_reason']}")
         text = Path(f"/proc/{talk.process.pid}/numa_maps").read_text()
         largest = max(
-            (m for m in proof.workload_mappings(text)[0]),
+            (m for m in numa_maps.workload_mappings(text)[0]),
             key=lambda mapping: sum(mapping.bytes_by_node.values()),
         )
         assert {str(n): size for n, size in largest.bytes_by_node.items()} == ready["buffers"]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import waiting
-from numalab.agent import kernel
+from numalab.agent import kernel, numa_maps
 from numalab.agent.contract import (
     Cell,
     CpuExpectation,
@@ -267,7 +267,7 @@ def test_huge_pages_weigh_what_they_hold(host):
 
 
 def test_transparent_huge_pages_come_as_base_pages():
-    mappings, _ = proving.workload_mappings(anon({0: 512}))
+    mappings, _ = numa_maps.workload_mappings(anon({0: 512}))
     assert mappings[0].bytes_by_node == {0: 2 << 20}
 
 
@@ -295,7 +295,7 @@ def test_pages_of_files_do_not_count_but_written_copies_do(host):
 )
 def test_shared_memory_is_workload_memory(name):
     line = f"7f0000000000 default file={name} dirty=8 active=0 N1=8 kernelpagesize_kB=4\n"
-    mappings, mixed = proving.workload_mappings(line)
+    mappings, mixed = numa_maps.workload_mappings(line)
     assert [mapping.bytes_by_node for mapping in mappings] == [{1: 8 * 4096}] and mixed == 0
 
 
@@ -365,7 +365,7 @@ def test_a_line_that_is_not_numa_maps_is_unproven(host):
     proof = host.prove(10, cell(within("0")))
     assert proof.ok is None and "gibberish" in str(proof.reason)
     with pytest.raises(Fault, match="how large the huge pages"):
-        proving.workload_mappings("7f00 default huge dirty=5 N0=5\n")
+        numa_maps.workload_mappings("7f00 default huge dirty=5 N0=5\n")
 
 
 def test_no_page_at_all_proves_nothing(host):
@@ -443,7 +443,7 @@ def test_every_anonymous_page_is_counted_once(lines):
         anon({node: pages}, kb, start=f"7f{number:010x}")
         for number, (node, pages, kb) in enumerate(lines)
     )
-    mappings, mixed = proving.workload_mappings(FILE + text)
+    mappings, mixed = numa_maps.workload_mappings(FILE + text)
     assert mixed == 0
     for node in {node for node, _, _ in lines}:
         counted = sum(mapping.bytes_by_node.get(node, 0) for mapping in mappings)
@@ -453,7 +453,7 @@ def test_every_anonymous_page_is_counted_once(lines):
 @given(st.text(alphabet="0123456789abcdef N=:anon default bind\n\\huge", max_size=300))
 def test_any_text_gives_mappings_or_a_fault(text):
     try:
-        mappings, mixed = proving.workload_mappings(text)
+        mappings, mixed = numa_maps.workload_mappings(text)
     except Fault:
         return
     assert mixed >= 0 and all(sum(m.bytes_by_node.values()) >= 0 for m in mappings)
@@ -462,7 +462,7 @@ def test_any_text_gives_mappings_or_a_fault(text):
 def test_real_texts_are_read_whole(corpus):
     for name in ("numa_maps_full.txt", "numa_maps_weighted_interleave.txt"):
         text = (corpus / "proc_sys" / name).read_text()
-        mappings, _ = proving.workload_mappings(text)
+        mappings, _ = numa_maps.workload_mappings(text)
         lines = [line for line in text.splitlines() if " N" in line and "file=" not in line]
         assert len([m for m in mappings if not m.shared]) >= len(lines) > 0
 
@@ -481,7 +481,7 @@ def test_real_texts_are_read_whole(corpus):
 def test_texts_of_a_two_node_machine_agree_with_what_numastat_said_there(name, node_mib):
     """Taken in a 2-node guest beside ``numastat -p`` of the same processes (fork: the parent)."""
     text = (Path(__file__).parent / "fixtures" / "numa_maps" / f"{name}.txt").read_text()
-    mappings, _ = proving.workload_mappings(text)
+    mappings, _ = numa_maps.workload_mappings(text)
     found = {}
     for mapping in mappings:
         for node, size in mapping.bytes_by_node.items():

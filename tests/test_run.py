@@ -34,8 +34,9 @@ from numalab.agent.contract import (
     to_json,
 )
 from numalab.agent.errors import Fault
+from numalab.agent.host import settings
 from numalab.agent.plan import order
-from numalab.agent.trial import journal, lock, process, run, settings
+from numalab.agent.trial import host_changes, journal, lock, process, run
 
 
 @pytest.fixture(autouse=True)
@@ -206,7 +207,7 @@ def test_each_cell_is_measured_under_its_own_settings(host):
     changed = {change.name: change for change in manifest.changes}
     assert changed["kernel.numa_balancing"].restored is True
     assert changed["vm.drop_caches"].restored is False
-    recorded = journal.load(settings.Record, host.out / "changes.json").changes
+    recorded = journal.load(host_changes.Record, host.out / "changes.json").changes
     assert tuple(entry.change for entry in recorded) == manifest.changes
     assert {entry.name: entry.values for entry in recorded}["thp.enabled"] == ("never", "madvise")
     assert thp.read_text() == "madvise\n" and host.balancing() == "1"
@@ -242,14 +243,14 @@ def test_a_setting_that_somebody_changes_meanwhile_fails_the_trial_and_stays(hos
 
 
 def test_a_refused_value_is_that_trials_error_and_all_is_put_back(host, monkeypatch):
-    write = settings._put
+    write = host_changes._put
 
     def refuse(path, text, *rest, **named):
         if path.name == "enabled" and text == "never":
             raise OSError(22, "Invalid argument")
         return write(path, text, *rest, **named)
 
-    monkeypatch.setattr(settings, "_put", refuse)
+    monkeypatch.setattr(host_changes, "_put", refuse)
     host.run(_with_settings(host), allow=True)
     graded = {(record.cell, record.grade) for record in host.records()}
     assert graded == {("cell:0", "verified"), ("cell:1", "verified"), ("cell:2", "error")}

@@ -10,7 +10,7 @@ import pytest
 
 import service_frames
 import topologies
-from numalab import services, session, yaml_file
+from numalab import asking, services, yaml_file
 from numalab.agent import drivers
 from numalab.agent.contract import to_json
 from numalab.agent.errors import Fault, NotHere
@@ -150,11 +150,11 @@ def test_a_file_of_ones_own_needs_its_ending(tmp_path, monkeypatch):
 def test_a_service_is_read_where_a_user_asks_and_nowhere_else(tmp_path):
     path = tmp_path / "mine.yml"
     path.write_text(TEXT)
-    asked = session.asked("service", "smoke", "here", options={"service": str(path)})
+    asked = asking.ask("service", "smoke", "here", options={"service": str(path)})
     assert asked.request.tool.options["service"]["says"] == "a service"
     for given in ({}, {"service": 7}):
         with pytest.raises(Fault, match="no service is named.*memcached.*valkey.*mine.yml"):
-            session.asked("service", "smoke", "here", options=given)
+            asking.ask("service", "smoke", "here", options=given)
     with pytest.raises(Fault, match="no service is named"):
         drivers.driver("service").find({})
 

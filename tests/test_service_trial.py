@@ -116,7 +116,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def values(folder):
-    store.write(folder)
+    store.write(runs.load(folder))
     loaded = runs.load(folder)
     frame = loaded.measurements
     return {(row["cell"], row["metric"], row["point"]): row["value"] for row in frame.to_dicts()}

@@ -18,9 +18,10 @@ import waiting
 from fake_tool import fake_root
 from numalab.agent.contract import reason
 from numalab.agent.errors import Fault
-from numalab.agent.trial import lock, settings
+from numalab.agent.host import settings
+from numalab.agent.trial import host_changes, lock
 
-LIB = str(Path(settings.__file__).resolve().parents[3])
+LIB = str(Path(host_changes.__file__).resolve().parents[3])
 
 
 @pytest.fixture
@@ -30,7 +31,9 @@ def root(tmp_path):
 
 @pytest.fixture
 def host(root, tmp_path):
-    return settings.HostChanges(tmp_path / "state" / "changes.json", tmp_path / "copy.json", root)
+    return host_changes.HostChanges(
+        tmp_path / "state" / "changes.json", tmp_path / "copy.json", root
+    )
 
 
 def _apply(host, wanted):
@@ -45,13 +48,13 @@ def _balancing(root):
 def test_a_change_is_recorded_made_and_put_back(host, root, tmp_path):
     _apply(host, {"kernel.numa_balancing": "0"})
     assert _balancing(root) == "0"
-    left = settings.pending(host.record)
+    left = host_changes.pending(host.record)
     assert left.pid == os.getpid() and left.boot_id.startswith("1111")
     assert left.changes[0].before == "1" and left.changes[0].values == ("0", "1")
     (entry,) = host.restore()
     assert entry.restored is True
     assert _balancing(root) == "1"
-    assert settings.pending(host.record) is None
+    assert host_changes.pending(host.record) is None
     assert json.loads((tmp_path / "copy.json").read_text())["changes"][0]["restored"] is True
     assert host.restore() == []
 
@@ -74,14 +77,14 @@ def test_the_hosts_own_values_are_held_and_a_change_of_them_is_seen(host, root):
 
 def test_the_record_is_there_before_the_change(host, root, monkeypatch):
     seen = []
-    write = settings._put
+    write = host_changes._put
 
     def spy(path, text, *rest, **named):
         if path.name == "numa_balancing":
-            seen.append(settings.pending(host.record).changes[0].before)
+            seen.append(host_changes.pending(host.record).changes[0].before)
         return write(path, text, *rest, **named)
 
-    monkeypatch.setattr(settings, "_put", spy)
+    monkeypatch.setattr(host_changes, "_put", spy)
     _apply(host, {"kernel.numa_balancing": "0"})
     assert seen == ["1"]
 
@@ -128,14 +131,14 @@ def test_what_may_not_be_written_is_named(host, root, monkeypatch):
 
 
 def test_a_refused_value_leaves_the_record_to_put_the_others_back(host, root, monkeypatch):
-    write = settings._put
+    write = host_changes._put
 
     def refuse(path, text, *rest, **named):
         if path.name == "enabled" and text == "sometimes":
             raise OSError(22, "Invalid argument")
         return write(path, text, *rest, **named)
 
-    monkeypatch.setattr(settings, "_put", refuse)
+    monkeypatch.setattr(host_changes, "_put", refuse)
     with pytest.raises(Fault, match="thp.enabled cannot be set to sometimes.*a value that this"):
         _apply(host, {"kernel.numa_balancing": "0", "thp.enabled": "sometimes"})
     assert _balancing(root) == "0"
@@ -144,12 +147,12 @@ def test_a_refused_value_leaves_the_record_to_put_the_others_back(host, root, mo
 
 
 def test_a_kernel_that_says_yes_and_does_no_is_found_out(host, root, monkeypatch):
-    write = settings._put
+    write = host_changes._put
 
     def ignore(path, text, *rest, **named):
         return write(path, "1" if path.name == "numa_balancing" else text, *rest, **named)
 
-    monkeypatch.setattr(settings, "_put", ignore)
+    monkeypatch.setattr(host_changes, "_put", ignore)
     with pytest.raises(Fault, match="was set to 0 and reads 1"):
         _apply(host, {"kernel.numa_balancing": "0"})
 
@@ -175,15 +178,15 @@ def test_after_a_reboot_nothing_is_put_back_and_said(host, root, capsys):
     (entry,) = host.restore()
     assert entry.restored is False and entry.reason.code == "host-rebooted"
     assert _balancing(root) == "0"
-    assert settings.pending(host.record) is None
+    assert host_changes.pending(host.record) is None
 
 
 def test_the_next_run_records_the_true_value(host, root, tmp_path):
     """An agent and its guard both died: the next run must not take the changed value for true."""
     _apply(host, {"kernel.numa_balancing": "0"})
-    following = settings.HostChanges(host.record, tmp_path / "copy2.json", root)
+    following = host_changes.HostChanges(host.record, tmp_path / "copy2.json", root)
     _apply(following, {"kernel.numa_balancing": "0"})
-    assert settings.pending(host.record).changes[0].before == "1"
+    assert host_changes.pending(host.record).changes[0].before == "1"
     following.restore()
     assert _balancing(root) == "1"
 
@@ -199,21 +202,21 @@ def test_restore_by_hand_says_what_it_did(root, tmp_path, monkeypatch):
     name = f"numalab-test-{os.getpid()}-{time.monotonic_ns()}"
     monkeypatch.setattr(lock.measurement.__wrapped__, "__defaults__", (name,))
     record = tmp_path / "changes.json"
-    monkeypatch.setattr(settings, "_record_files", lambda: [tmp_path / "none.json", record])
-    monkeypatch.setattr(settings.put_back, "__defaults__", (root,))
-    assert settings.restore() == []
-    _apply(settings.HostChanges(record, None, root), {"kernel.numa_balancing": "0"})
+    monkeypatch.setattr(host_changes, "_record_files", lambda: [tmp_path / "none.json", record])
+    monkeypatch.setattr(host_changes.put_back, "__defaults__", (root,))
+    assert host_changes.restore() == []
+    _apply(host_changes.HostChanges(record, None, root), {"kernel.numa_balancing": "0"})
     with lock.measurement(name), pytest.raises(Fault, match="another numalab measurement"):
-        settings.restore()
+        host_changes.restore()
     assert _balancing(root) == "0"
-    assert [str(done) for done in settings.restore()] == ["kernel.numa_balancing is 1 again"]
+    assert [str(done) for done in host_changes.restore()] == ["kernel.numa_balancing is 1 again"]
     assert _balancing(root) == "1"
 
 
 def test_each_trial_has_its_own_settings_and_the_others_as_they_were(host, root):
     thp = root / "sys/kernel/mm/transparent_hugepage/enabled"
     host.begin({"kernel.numa_balancing": ["0", "2"], "thp.enabled": ["never"]})
-    left = settings.pending(host.record).changes
+    left = host_changes.pending(host.record).changes
     assert {entry.name: (entry.before, entry.values) for entry in left} == {
         "kernel.numa_balancing": ("1", ("0", "2", "1")),
         "thp.enabled": ("madvise", ("never", "madvise")),
@@ -251,7 +254,7 @@ def test_what_somebody_else_sets_during_the_run_is_said_and_stays(host, root, th
     assert str(said) == f"somebody else set kernel.numa_balancing from 4 to {theirs} meanwhile"
     assert host.changed_by_others() == []
     assert host.enforce({"kernel.numa_balancing": "4"}) == {"kernel.numa_balancing": "4"}
-    assert settings.pending(host.record).changes[0].theirs == theirs
+    assert host_changes.pending(host.record).changes[0].theirs == theirs
     (entry,) = host.restore()
     assert entry.restored is False and f"set it to {theirs} since" in str(entry.reason)
     assert _balancing(root) == theirs
@@ -293,11 +296,11 @@ def test_a_record_cannot_lead_astray(host, root, tmp_path):
     victim.write_text("0\n")
     host.record.write_text(json.dumps({**record, "path": str(victim)}))
     with pytest.raises(Fault, match="has an unknown key 'path'"):
-        settings.put_back(host.record, root)
+        host_changes.put_back(host.record, root)
     record["changes"][0]["name"] = "../../victim"
     host.record.write_text(json.dumps(record))
     with pytest.raises(Fault, match="is not the name of a kernel setting"):
-        settings.put_back(host.record, root)
+        host_changes.put_back(host.record, root)
     assert victim.read_text() == "0\n"
 
 
@@ -306,12 +309,12 @@ def test_another_users_record_is_not_followed(host, root):
     _apply(host, {"kernel.numa_balancing": "0"})
     os.chown(host.record, 12345, -1)
     with pytest.raises(Fault, match="belongs to user 12345"):
-        settings.put_back(host.record, root)
+        host_changes.put_back(host.record, root)
     assert _balancing(root) == "0"
     link = host.record.with_name("link.json")
     link.symlink_to(host.record)
     with pytest.raises(Fault, match="cannot be read"):
-        settings.put_back(link, root)
+        host_changes.put_back(link, root)
 
 
 def _damaged(path, how):
@@ -334,13 +337,13 @@ def test_a_damaged_record_is_named_and_keeps_no_other_from_being_put_back(
     damaged = tmp_path / "damaged.json"
     _damaged(damaged, how)
     with pytest.raises(Fault, match=r"damaged.json (cannot be read|is no regular file)"):
-        settings.pending(damaged)
-    monkeypatch.setattr(settings, "_record_files", lambda: [damaged, host.record])
-    put_back = settings.put_back
-    monkeypatch.setattr(settings, "put_back", lambda record: put_back(record, root))
+        host_changes.pending(damaged)
+    monkeypatch.setattr(host_changes, "_record_files", lambda: [damaged, host.record])
+    put_back = host_changes.put_back
+    monkeypatch.setattr(host_changes, "put_back", lambda record: put_back(record, root))
     monkeypatch.setattr(lock, "measurement", contextlib.nullcontext)
     with pytest.raises(Fault, match=r"damaged.json"):
-        settings.restore()
+        host_changes.restore()
     assert _balancing(root) == "1" and not host.record.exists()
 
 
@@ -350,7 +353,7 @@ def test_one_strange_name_in_a_record_keeps_no_other_setting_from_being_put_back
     record["changes"].insert(0, {**record["changes"][0], "name": "../../victim"})
     host.record.write_text(json.dumps(record))
     with pytest.raises(Fault, match="is not the name of a kernel setting"):
-        settings.put_back(host.record, root)
+        host_changes.put_back(host.record, root)
     assert _balancing(root) == "1" and host.record.exists()
 
 
@@ -358,10 +361,10 @@ _AGENT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from numalab.agent.trial import guard, settings
+from numalab.agent.trial import guard, host_changes
 root, record = Path(sys.argv[2]), Path(sys.argv[3])
 watchman = guard.start(record, root)
-host = settings.HostChanges(record, None, root)
+host = host_changes.HostChanges(record, None, root)
 host.begin({"kernel.numa_balancing": ["0"]})
 host.enforce({"kernel.numa_balancing": "0"})
 print(watchman.pid, flush=True)
@@ -428,7 +431,7 @@ def test_restore_mends_what_is_left_when_the_guard_was_killed_too(tmp_path, root
     _end(agent)
     assert _gone(watchman)
     assert _balancing(root) == "0"
-    assert settings.put_back(tmp_path / "record.json", root)[0].restored
+    assert host_changes.put_back(tmp_path / "record.json", root)[0].restored
     assert _balancing(root) == "1"
 
 
@@ -438,8 +441,10 @@ def _pretend_to_mount(monkeypatch, refuse=None):
             raise OSError(refuse, os.strerror(refuse), folder)
         (Path(folder) / "info").mkdir()
 
-    monkeypatch.setattr(settings.kernel, "mount", mount)
-    monkeypatch.setattr(settings.kernel, "unmount", lambda folder: (Path(folder) / "info").rmdir())
+    monkeypatch.setattr(host_changes.kernel, "mount", mount)
+    monkeypatch.setattr(
+        host_changes.kernel, "unmount", lambda folder: (Path(folder) / "info").rmdir()
+    )
 
 
 def test_resctrl_is_mounted_for_a_run_and_unmounted_after_it(host, root, monkeypatch):

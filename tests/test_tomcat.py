@@ -14,7 +14,7 @@ import pytest
 import service_runs
 import topologies
 from cells import cell
-from numalab import experiments, services, session
+from numalab import asking, experiments, services
 from numalab.agent import drivers
 from numalab.agent.contract import ERROR, VERIFIED
 from numalab.agent.errors import Fault
@@ -100,7 +100,7 @@ def test_a_slow_start_may_be_waited_for_and_is_not_in_the_price():
 
 @pytest.mark.parametrize("nodes, cells", [(1, 3), (2, 5), (8, 5)])
 def test_the_quick_profile_fits_its_quarter_of_an_hour(tmp_path, nodes, cells):
-    request = session.with_service(experiments.load("service-per-node").request("quick", "here"))
+    request = asking.with_service(experiments.load("service-per-node").request("quick", "here"))
     host = replace(topologies.topology(nodes=nodes, cores=4), root=str(tmp_path))
     made = planning.make(request, host)
     assert (len(made.cells), made.request.blocks) == (cells, 6)

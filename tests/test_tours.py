@@ -197,7 +197,7 @@ def measured(tmp_path_factory):
     made = make.make(request, topology.read())
     run.run(made, out, busy=True, emit=lambda event: None,
             lock_name=f"numalab-tour-{os.getpid()}")  # fmt: skip
-    store.write(out)
+    store.write(runs.load(out))
     return runs.load(out)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import frames
 import topologies
-from numalab import check, escape, experiments, launch, runs, session, store, untrusted
+from numalab import asking, check, escape, experiments, launch, runs, session, store, untrusted
 from numalab.agent import cpulist
 from numalab.agent.contract import Reason, to_json
 from numalab.agent.errors import Fault
@@ -45,7 +45,7 @@ def forge(folder: Path, **fields) -> None:
 def refused(folder: Path, words: str) -> None:
     """A run is neither loaded, checked, resumed nor listed as one; each says why, in short time."""
     started = cpu_s()
-    for read in (runs.load, lambda one: session.resume(one, session.Settings())):
+    for read in (runs.load, lambda one: session.resume(one, asking.Settings())):
         with pytest.raises(Fault, match=words):
             read(folder)
     assert check.check(folder).faults
@@ -135,14 +135,14 @@ def test_resume_starts_no_program_of_a_run_that_was_not_begun_here(run, tmp_path
     forge(run, plan=plan, status="running")
     (run / "journal.ndjson").unlink()
     with pytest.raises(Fault, match="not begun here.*--begun-elsewhere"):
-        session.resume(run, session.Settings(notebook=False))
+        session.resume(run, asking.Settings(notebook=False))
     assert not (tmp_path / "done").exists()
 
 
 def test_what_was_measured_elsewhere_by_hand_is_not_resumed(run):
     forge(run, status="imported")
     with pytest.raises(Fault, match="cannot be resumed"):
-        session.resume(run, session.Settings(begun_elsewhere=True))
+        session.resume(run, asking.Settings(begun_elsewhere=True))
 
 
 def test_a_run_keeps_its_users_experiment_file_as_data(run):
@@ -154,7 +154,7 @@ def test_a_run_keeps_its_users_experiment_file_as_data(run):
     plan = json.loads((run / "manifest.json").read_text())["plan"]
     plan["request"]["experiment"] = "mine"
     forge(run, experiment="mine", plan=plan)
-    store.write(run)
+    store.write(runs.load(run))
     loaded = runs.load(run)
     assert loaded.own_experiment and loaded.notebook is None
     assert loaded.experiment.name == "mine" and loaded.experiment.claims
@@ -166,7 +166,7 @@ def test_a_run_keeps_its_users_experiment_file_as_data(run):
 
 def test_another_file_than_the_runs_own_does_not_resume_it(run):
     with pytest.raises(Fault, match="is a run of sysbench-cpu, not of stream"):
-        session.resume(run, session.Settings(), REPOSITORY / "experiments" / "stream.yml")
+        session.resume(run, asking.Settings(), REPOSITORY / "experiments" / "stream.yml")
 
 
 def test_a_runs_notebook_is_replaced_and_never_written_through(run, tmp_path, monkeypatch):

@@ -38,9 +38,8 @@ from numalab.agent.contract import (
     TrialRecord,
 )
 from numalab.agent.errors import Fault
-from numalab.agent.host import state
+from numalab.agent.host import settings, state
 from numalab.agent.plan import make as planning
-from numalab.agent.trial import settings
 from numalab.agent.trial.folder import apart_s
 from numalab.agent.words import units
 

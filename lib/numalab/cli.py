@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,8 +23,8 @@ from numalab.agent.errors import Fault
 from numalab.lab import commands as lab
 
 if TYPE_CHECKING:
-    from numalab import session
-    from numalab.agent.served.service.description import Service
+    from numalab import asking
+    from numalab.agent.host.tools import Question
 
 app = typer.Typer(
     name="numalab",
@@ -84,10 +84,10 @@ def host(
     """Show this machine (or a copied sysfs tree): nodes, CPUs, memory, distances, settings."""
     from numalab.agent.host import describe
 
-    def services() -> list[Service]:
+    def services() -> Mapping[str, Question]:
         from numalab import services
 
-        return services.readable()
+        return services.tools()
 
     _print(describe.run(str(root), as_json, _width(), services))
 
@@ -198,22 +198,22 @@ class Wanted:
             raise Fault("--resume follows the recorded plan: of --set it takes only service=FILE")
         return options.get("service")
 
-    def of_all(self, settings: session.Settings, collect: bool = True) -> list[session.Asked]:
+    def of_all(self, settings: asking.Settings, collect: bool = True) -> list[asking.Asked]:
         """Return what is wanted of every experiment that has the profile."""
-        from numalab import session
+        from numalab import asking
 
         if self.narrowed:
             raise Fault(
                 "--all cannot be used with -b, --case, --blocks, --tool, --set, --time-limit, "
                 "--pairs, --until or a program"
             )
-        return session.all_asked(self.profile, self.host, self.seed, settings, collect)
+        return asking.ask_all(self.profile, self.host, self.seed, settings, collect)
 
-    def of(self, name: str, collect: bool = True) -> session.Asked:
+    def of(self, name: str, collect: bool = True) -> asking.Asked:
         """Return what is wanted of an experiment."""
-        from numalab import experiments, session
+        from numalab import asking, experiments
 
-        loaded, _ = session.load(name)
+        loaded, _ = asking.load(name)
         options = dict(_key_value(text) for text in self.option or [])
         if self.program and loaded.tool.name != "command":
             raise Fault(
@@ -224,7 +224,7 @@ class Wanted:
             options["argv"] = self.program
         if "argv" in options:  # the file's seconds are of its own program
             options.setdefault("seconds", 0)
-        return session.asked(
+        return asking.ask(
             name,
             self.profile,
             self.host,
@@ -274,7 +274,7 @@ def plan(
     wanted: Wanted,
 ) -> None:
     """Show what a run would do here: cells, bindings, skipped ones and why, trials, duration."""
-    from numalab import launch, pricing, runs, session
+    from numalab import asking, launch, pricing, runs
     from numalab.agent.plan import show
     from numalab.analysis import judge
 
@@ -283,15 +283,15 @@ def plan(
     if experiment is None:
         if request_only:
             raise Fault("--request is of one experiment", "name it")
-        settings = session.Settings(allow_host_changes=True, as_json=as_json)
+        settings = asking.Settings(allow_host_changes=True, as_json=as_json)
         priced = pricing.price(wanted.of_all(settings), settings, wanted.budget_s, root)
         if as_json:
             _print_json(priced.as_dict())
         else:
             _print(priced.text(_width()))
-            asking = [one.name for one in priced.each if one.plan and show.settings_text(one.plan)]
-            if asking:
-                _print(f"only with --allow-host-changes, else left out: {', '.join(asking)}")
+            setting = [one.name for one in priced.each if one.plan and show.settings_text(one.plan)]
+            if setting:
+                _print(f"only with --allow-host-changes, else left out: {', '.join(setting)}")
         return
     request = wanted.of(experiment).request
     if request_only:
@@ -360,9 +360,9 @@ def run(
     if resume is not None:
         _check_resumed(context)
     _check_together(experiment, resume, own_file, begun_elsewhere, hosts, inventory, stop, wanted)
-    from numalab import session
+    from numalab import asking, session
 
-    settings = session.Settings(
+    settings = asking.Settings(
         allow_host_changes=allow_host_changes,
         busy=busy,
         notebook=notebook,
@@ -437,10 +437,10 @@ def _check_together(
 
 
 def _on_hosts(
-    asked: list[session.Asked],
+    asked: list[asking.Asked],
     group: str,
     inventory: list[Path] | None,
-    settings: session.Settings,
+    settings: asking.Settings,
     seed: int | None,
     stop: bool,
 ) -> None:
@@ -510,7 +510,7 @@ def check(
 ) -> None:
     """Check a run as a stranger would: hashes, every number from raw, proof, run rules."""
     from numalab import check as checking
-    from numalab import home, store
+    from numalab import home, runs, store
 
     chosen = [*(folders or []), *(home.find_runs() if every else [])]
     if not chosen:
@@ -521,7 +521,7 @@ def check(
     results = []
     for folder in found:
         if rebuild:
-            store.write(folder)
+            store.write(runs.load(folder))
         results.append(checking.check(folder))
     if as_json:
         _print_json([result.as_dict() for result in results])
@@ -619,9 +619,9 @@ def survey(
 @app.command()
 def restore() -> None:
     """Put back host settings that an earlier run changed and could not put back."""
-    from numalab.agent.trial import settings as changes
+    from numalab.agent.trial import host_changes
 
-    done = changes.restore()
+    done = host_changes.restore()
     _print("\n".join(map(str, done)) or "nothing to put back")
 
 

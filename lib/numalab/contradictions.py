@@ -28,9 +28,8 @@ from numalab.agent.contract import (
     Tour,
     TrialRecord,
 )
-from numalab.agent.host import state, virtualisation
+from numalab.agent.host import settings, state, virtualisation
 from numalab.agent.served.driver import ServedDriver
-from numalab.agent.trial import settings
 from numalab.agent.trial.folder import RESUMED_S, apart_s
 
 SLACK_S = 1.0  # for what was rounded

@@ -13,7 +13,7 @@ from numalab.agent.errors import Fault
 from numalab.agent.host import topology
 from numalab.agent.plan import make, show
 from numalab.agent.words import units
-from numalab.session import Asked, LeftOut, Settings, check_possible
+from numalab.asking import Asked, LeftOut, Settings, check_possible
 
 _UNPRICED_S = 60.0  # of a request without a budget, where a budget is shared
 # All experiments of a profile take at most three quarters of an hour, or ten hours, on any host;

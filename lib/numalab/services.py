@@ -7,15 +7,17 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from numalab import home, untrusted, yaml_file
-from numalab.agent.contract import Plan, to_json
+from numalab.agent.contract import Plan, reason, to_json
 from numalab.agent.errors import Fault
+from numalab.agent.host.tools import Question, Tool
 from numalab.agent.paths import published
 from numalab.agent.plan.grammar import suggestion
-from numalab.agent.served.service import description
+from numalab.agent.served.service import description, programs
 from numalab.agent.served.service.description import Service, WrongService
 
 _NO_WORDS = ("service", "data", "rate_is")  # options that stand in no command line
@@ -27,13 +29,25 @@ def names() -> list[str]:
     return sorted(path.stem for path in (home.root() / "services").glob("*.yml"))
 
 
-def readable() -> list[Service]:
-    """Return the services of the checkout, but for files with a mistake: a run tells of these."""
-    found = []
+def tools() -> dict[str, Question]:
+    """Return what asks each service of the checkout whether its programs are on this host.
+
+    Files with a mistake are passed over: a run tells of these.
+    """
+    found: dict[str, Question] = {}
     for name in names():
         with contextlib.suppress(Fault):
-            found.append(_load(name))
+            found[name] = partial(tool, _load(name))
     return found
+
+
+def tool(service: Service) -> Tool:
+    """Return whether the programs of a service are on this host, and its version."""
+    try:
+        _, version = programs.find(service)
+    except Fault as fault:
+        return Tool(service.name, False, None, reason("tool-unusable", what=fault.what))
+    return Tool(service.name, True, version or None)
 
 
 def load(name: str) -> dict[str, Any]:

@@ -256,13 +256,11 @@ def parquet(frame: pl.DataFrame) -> bytes:
     return file.getvalue()
 
 
-def write(folder: Path) -> None:
+def write(run: Run) -> None:
     """Derive a run's two tables, write them beside its raw files, and seal the run."""
-    from numalab import runs
-
-    for name, frame in zip(FILES, derive(runs.load(folder)), strict=True):
-        replace(folder, name, parquet(frame))
-    seal(folder)
+    for name, frame in zip(FILES, derive(run), strict=True):
+        replace(run.folder, name, parquet(frame))
+    seal(run.folder)
 
 
 def seal(folder: Path) -> None:

@@ -169,9 +169,9 @@ def _job(options: argparse.Namespace) -> None:
 
 
 def _restore(options: argparse.Namespace) -> None:
-    from .trial import settings
+    from .trial import host_changes
 
-    done = settings.restore()
+    done = host_changes.restore()
     print("\n".join(map(str, done)) or "no run left a host setting changed")
 
 

@@ -33,6 +33,7 @@ from typing import (
 )
 
 from .errors import Fault
+from .reasons import Reason as Reason
 
 SCHEMA = 3
 
@@ -46,23 +47,6 @@ NOT_RECORDED = "not recorded"  # the memory policy of what was measured elsewher
 
 T = TypeVar("T")
 Json = Any
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why something is not there, was left out, or should be doubted: a code with its fields.
-
-    `str(reason)` is the sentence for a reader, made from the templates in `words`. Code compares
-    `code`, never the sentence. Field values are plain JSON values.
-    """
-
-    code: str
-    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def __str__(self) -> str:
-        from . import words
-
-        return words.sentence(self.code, self.fields)
 
 
 def reason(code: str, **fields: Any) -> Reason:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Union
+from typing import Optional, Union
 
-if TYPE_CHECKING:
-    from .contract import Reason
+from .reasons import Reason
 
 
 class Fault(Exception):
@@ -25,8 +24,6 @@ class Fault(Exception):
     @property
     def reason(self) -> Reason:
         """The fault as a code with fields; a free text has the code ``fault``."""
-        from .contract import Reason
-
         return self._reason or Reason("fault", {"what": self.what, "hint": self.hint})
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from numalab.fleet.progress import Progress
 from numalab.fleet.record import Record, key_of
 
 if TYPE_CHECKING:
-    from numalab import session
+    from numalab import asking
 
 Reasons = dict[str, list[str]]
 _ORDER_LIMIT = 128 * 1024 - 4096  # one argument of a command (execve(2)), less what else is in it
@@ -54,10 +54,10 @@ def inventories() -> list[Path]:
 
 
 def run(
-    asked: Sequence[session.Asked],
+    asked: Sequence[asking.Asked],
     group: str,
     inventories: Sequence[Path],
-    settings: session.Settings,
+    settings: asking.Settings,
     *,
     seed: int | None = None,
 ) -> dict[str, list[Path]]:
@@ -90,10 +90,10 @@ def run(
 
 
 def stop(
-    asked: Sequence[session.Asked],
+    asked: Sequence[asking.Asked],
     group: str,
     inventories: Sequence[Path],
-    settings: session.Settings,
+    settings: asking.Settings,
     *,
     seed: int | None = None,
 ) -> dict[str, str]:
@@ -117,10 +117,10 @@ def stop(
 
 
 def _command(
-    asked: Sequence[session.Asked],
+    asked: Sequence[asking.Asked],
     group: str,
     inventories: Sequence[Path],
-    settings: session.Settings,
+    settings: asking.Settings,
     seed: int | None,
 ) -> dict[str, Any]:
     """What makes two commands the same."""
@@ -141,7 +141,7 @@ def _measure(
     record: Record,
     hosts: list[str],
     inventories: Sequence[Path],
-    settings: session.Settings,
+    settings: asking.Settings,
     progress: Progress,
 ) -> Reasons:
     """Play the fleet's playbook on the hosts that miss something; return why any failed."""
@@ -240,7 +240,7 @@ def _needs_server(request: Request) -> bool:
     return "mysql_server" in request.tool.prefer and not request.tool.options.get("server")
 
 
-def _order(record: Record, host: str, settings: session.Settings) -> str:
+def _order(record: Record, host: str, settings: asking.Settings) -> str:
     order = Order(
         SCHEMA,
         record.session.session,
@@ -293,9 +293,9 @@ def _reason(event: ansible.Event) -> str:
 
 def _conclude(
     record: Record,
-    asked: Sequence[session.Asked],
+    asked: Sequence[asking.Asked],
     failures: Reasons,
-    settings: session.Settings,
+    settings: asking.Settings,
     progress: Progress,
 ) -> None:
     """Build the tables and execute the notebook of every run that has arrived."""

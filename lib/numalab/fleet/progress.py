@@ -6,15 +6,12 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from numalab import escape
+from numalab import asking, escape, progress
 from numalab.agent.contract import GRADES, SCHEMA
 from numalab.agent.trial.job import Job, Status
 from numalab.fleet.record import Record
-
-if TYPE_CHECKING:
-    from numalab import session
 
 _TOOLS = {
     "cc": "a C compiler",
@@ -29,7 +26,7 @@ class Progress:
     As a context it shows the bars.
     """
 
-    def __init__(self, hosts: list[str], settings: session.Settings) -> None:
+    def __init__(self, hosts: list[str], settings: asking.Settings) -> None:
         self.hosts = hosts
         self.as_json = settings.as_json
         self.width = max(map(len, hosts))
@@ -98,9 +95,8 @@ class Progress:
                 self._trial(host, job, job.last, many)
 
     def _trial(self, host: str, job: Job, last: dict[str, Any], many: str) -> None:
-        from numalab import session
 
-        line = f"{many}{job.experiment} {last['trial']}/{last['of']}  {session.trial_line(last)}"
+        line = f"{many}{job.experiment} {last['trial']}/{last['of']}  {progress.trial_line(last)}"
         if self.bars:
             task = self.tasks[host]
             doing = escape.line(line)
@@ -137,13 +133,13 @@ class Progress:
             text = json.dumps({"schema": SCHEMA, "hosts": results}, indent=2, ensure_ascii=False)
             print(escape.terminal(text))
             return
-        from numalab import runs, session
+        from numalab import runs
         from numalab.show import results as tables
 
         for host, result in results.items():
             self._line(f"\n{host}: {result['state']}")
             for run in result["runs"]:
-                self._line(f"  {run['experiment']}: {session.grades(run)}   {run['folder']}")
+                self._line(f"  {run['experiment']}: {progress.grades(run)}   {run['folder']}")
             for line in result["left_out"]:
                 self._line(f"  – {line}")
             for reason in result["reasons"]:

@@ -131,13 +131,14 @@ def ssh(
 ) -> None:
     """Log in to a guest as root, or run a command there."""
     from . import guests, hosts
+    from . import ssh as reaching
 
     hosts.load(name)
     guest = guests.look(name)
     if not guest.running:
         raise Fault(f"{name} is not running", f"numalab lab up {name}")
     sys.stdout.flush()
-    words = guests.ssh(guest, *(command or []))
+    words = reaching.command(guest.port, *(command or []))
     os.execvp(words[0], words)
 
 

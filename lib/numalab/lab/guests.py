@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from numalab.agent import kernel
 from numalab.agent.errors import Fault
 
-from . import hosts, image, inventory, qemu, snapshots, timing_build, tools
+from . import hosts, image, inventory, qemu, snapshots, ssh, timing_build, tools
 
 _ATTEMPTS = 3  # emulated guests crash now and then, soon after their start
 _KVM_SIGN_S = 20.0  # a guest that KVM really runs reaches its init in 2 s
@@ -67,18 +67,6 @@ class Guest(NamedTuple):
 def folder(name: str) -> Path:
     """Return a guest's folder in the cache."""
     return image.cache() / "guests" / name
-
-
-def key_file() -> Path:
-    """Return the private key that logs in to guests; made when there is none."""
-    path = image.cache() / "key"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with image.locked(path.with_name("key.lock"), lambda: None):
-        if not path.with_name("key.pub").is_file():  # ssh-keygen writes it last
-            path.unlink(missing_ok=True)
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "numalab-lab"]
-            subprocess.run([*command, "-f", str(path)], check=True, stdout=subprocess.DEVNULL)
-    return path
 
 
 def known() -> list[Guest]:
@@ -165,25 +153,12 @@ def down(name: str, say: image.Say) -> bool:
     return there
 
 
-def ssh(guest: Guest, *command: str) -> list[str]:
-    """Return the ssh command that reaches a running guest."""
-    return ["ssh", *ssh_options(), "-p", str(guest.port), "root@127.0.0.1", *command]
-
-
-def ssh_options() -> list[str]:
-    """Return ssh's options for every guest: its key, and no memory of host keys."""
-    return [
-        *("-i", str(key_file()), "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=no"),
-        *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
-    ]
-
-
 def _boot(host: hosts.Host, say: image.Say) -> None:
     home = folder(host.name)
     fresh = not (home / "disk").exists()
     made = image.ensure(host.image or host.arch, say) if fresh else _old_image(host, say)
     _need_memory(host)
-    key = key_file().with_name("key.pub").read_text().split()[1]
+    key = ssh.key_file().with_name("key.pub").read_text().split()[1]
     accelerators = ["tcg"] * _ATTEMPTS
     model = timing_build.library(say) if host.timing else None
     if not model and qemu.native(host) and _kvm_may_work():
@@ -437,7 +412,9 @@ def _prepare_timed(guest: Guest) -> str:
 
 def _over_ssh(guest: Guest, command: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(ssh(guest, command), capture_output=True, text=True, timeout=30)
+        return subprocess.run(
+            ssh.command(guest.port, command), capture_output=True, text=True, timeout=30
+        )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess([], 255, "", "no answer in 30 s")
 

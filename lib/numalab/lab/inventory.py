@@ -10,6 +10,8 @@ import yaml
 
 from numalab import home
 
+from . import ssh
+
 if TYPE_CHECKING:
     from .guests import Guest
 
@@ -36,14 +38,12 @@ def write(guests: Iterable[Guest]) -> None:
 
 
 def _entry(guest: Guest) -> dict[str, Any]:
-    from .guests import key_file, ssh_options
-
-    words = " ".join(ssh_options()[2:])
+    words = " ".join(ssh.options()[2:])
     return {
         "ansible_host": "127.0.0.1",
         "ansible_port": guest.port,
         "ansible_user": "root",
-        "ansible_ssh_private_key_file": str(key_file()),
+        "ansible_ssh_private_key_file": str(ssh.key_file()),
         "ansible_ssh_common_args": words,
         "ansible_python_interpreter": "/usr/bin/python3",
     }

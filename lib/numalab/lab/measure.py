@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from numalab import fleet, session
+from numalab import asking, fleet
 from numalab.agent.errors import Fault
 from numalab.pages import report
 
@@ -35,9 +35,9 @@ def measure(
     if not chosen and (chosen := hosts.load(name).experiments):
         say(f"{name}: measuring {', '.join(chosen)}, as its file says")
     if chosen:
-        asked = [session.asked(one, profile, "", seed=seed) for one in dict.fromkeys(chosen)]
+        asked = [asking.ask(one, profile, "", seed=seed) for one in dict.fromkeys(chosen)]
     else:
-        asked = session.all_asked(profile, "", seed, session.Settings(), True)
+        asked = asking.ask_all(profile, "", seed, asking.Settings(), True)
     keep = keep or guests.look(name).running
     guests.up(name, say)
     try:
@@ -52,8 +52,8 @@ def measure(
     return article
 
 
-def _measure(name: str, asked: list[session.Asked], seed: int | None, say: image.Say) -> Path:
-    settings = session.Settings(allow_host_changes=True, busy=True)
+def _measure(name: str, asked: list[asking.Asked], seed: int | None, say: image.Say) -> Path:
+    settings = asking.Settings(allow_host_changes=True, busy=True)
     for attempt in range(_ATTEMPTS):
         try:
             runs, failed = fleet.run(asked, name, [inventory.path()], settings, seed=seed), None

@@ -32,7 +32,7 @@ PARSERS = {
     "lscpu": Parser("numalab.logs.lscpu", "parse", "lscpu: summary, -e, -p, -C, and their JSON"),
     "numactl": Parser("numalab.logs.numactl", "parse", "numactl --hardware, --show, or both"),
     "numastat": Parser("numalab.logs.numastat", "parse", "numastat, or a node's numastat"),
-    "numa_maps": Parser("numalab.agent.trial.numa_maps", "parse", "/proc/PID/numa_maps"),
+    "numa_maps": Parser("numalab.logs.numa_maps", "parse", "/proc/PID/numa_maps"),
     "meminfo": Parser("numalab.logs.procfs", "parse_meminfo", "/proc/meminfo, or nodes' meminfo"),
     "vmstat": Parser("numalab.logs.procfs", "parse_vmstat", "/proc/vmstat, or a node's vmstat"),
     "zoneinfo": Parser("numalab.logs.procfs", "parse_zoneinfo", "/proc/zoneinfo"),

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numalab import experiments, home, launch, logs, store, untrusted
+from numalab import experiments, home, launch, logs, runs, store, untrusted
 from numalab.agent import VERSION, cpulist, drivers
 from numalab.agent.contract import (
     NOT_RECORDED,
@@ -95,7 +95,7 @@ def import_logs(
     record = HostRecord(SCHEMA, host, False, None, machine, {}, None)
     journal.write_json(folder / "host.json", to_json(record))
     _write_manifest(folder, plan)
-    store.write(folder)
+    store.write(runs.load(folder))
     return folder
 
 

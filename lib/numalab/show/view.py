@@ -14,7 +14,7 @@ from numalab.agent.contract import CONTROL, ERROR, GRADES, Bound, Cell
 from numalab.agent.errors import Fault
 from numalab.agent.plan import resolve
 from numalab.agent.plan import show as plans
-from numalab.agent.trial import proof
+from numalab.agent.plan.kinds import LEAST_WITHIN, MOST_UNEVEN
 from numalab.agent.words import units
 from numalab.analysis import claims, core_groups, evidence, recommendation
 from numalab.show import badge, confidence, counters, proofs, results, witness
@@ -84,7 +84,7 @@ def experiment(
     )
     folder = launch.new_run_directory(home.runs(), request.host, name)
     launch.measure(launch.make_plan(request), folder)
-    store.write(folder)
+    store.write(runs.load(folder))
     return open_run(folder)
 
 
@@ -610,8 +610,8 @@ def _expects(cell: Cell) -> str:
         return {"outcome": "recorded", "none": "not asked"}[memory.proof]
     if memory.rule == "shares":
         how = "by weight" if memory.weights else "even"
-        return f"{how} over {memory.nodes}, each ± {proof.EVEN:.0%} of its share"
-    return f"≥ {proof.WITHIN:.0%} on {memory.nodes}"
+        return f"{how} over {memory.nodes}, each ± {MOST_UNEVEN:.0%} of its share"
+    return f"≥ {LEAST_WITHIN:.0%} on {memory.nodes}"
 
 
 def gib(value: int | None) -> float | None:

@@ -3,7 +3,7 @@
 ``mbm_total_bytes`` and ``mbm_local_bytes`` of each ``mon_data/mon_L3_*`` (the kernel's
 Documentation/filesystems/resctrl.rst); with Sub-NUMA Clustering those of ``mon_sub_L3_*``, whose
 local is the node. The kernel may print "Unavailable" or "Error" in place of a number. No
-monitoring group is made; a run that may change the host mounts it (trial/settings.py).
+monitoring group is made; a run that may change the host mounts it (trial/host_changes.py).
 
 Not tried on hardware: none of the machines at hand monitors memory bandwidth.
 """

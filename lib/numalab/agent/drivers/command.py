@@ -30,7 +30,7 @@ from ..contract import (
 )
 from ..errors import Fault, ParseError
 from ..rows import row
-from ..trial import containers
+from . import containers
 from . import options as check
 from .options import Options
 

@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import cpulist
 from ..contract import SCHEMA, Host, Json, Node, State, to_json
@@ -21,7 +21,7 @@ from .state import value
 from .tools import Tool
 
 if TYPE_CHECKING:
-    from ..served.service.description import Service
+    pass
 
 MARKS = {"problem": "✗", "warning": "⚠", "note": "–"}
 _ASCII = str.maketrans(
@@ -38,15 +38,13 @@ def read(root: str) -> Facts:
     return Facts(host, state.read(root), survey.read_nodes(host))
 
 
-def run(
-    root: str, as_json: bool, width: int, services: Callable[[], Sequence[Service]] = tuple
-) -> str:
+def run(root: str, as_json: bool, width: int, more: tools_module.Questions = dict) -> str:
     """Return the machine below ``root`` as text for a terminal, or as JSON: shape and state.
 
-    The text of this machine tells which programs are here, also those of ``services()``.
+    The text of this machine tells which programs are here, also those of ``more()``.
     """
     live = os.path.realpath(root) == "/"
-    with tools_module.Search(services) if live and not as_json else nullcontext() as search:
+    with tools_module.Search(more) if live and not as_json else nullcontext() as search:
         facts = read(root)
         tools = search.answers() if search else []
     if not as_json:

@@ -19,11 +19,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Set, Tuple
 
-from .. import cpulist, kernel
+from .. import cpulist, kernel, numa_maps
 from ..contract import Host, Node, Reason, reason
 from ..errors import Fault
 from ..kernel import NODES, Stat
-from ..trial import proof
 
 _LEAST_BYTES = 64 << 20  # a process with less can neither starve a node nor be slowed much
 _MOST_PROCESSES = 50
@@ -310,7 +309,7 @@ def _process(
         cpu_nodes=None if allowed is None else tuple(sorted(n for n in cpu_nodes if n is not None)),
     )  # fmt: skip
     try:
-        mappings, _ = proof.workload_mappings(kernel.read(f"{proc}/{stat.pid}/numa_maps"))
+        mappings, _ = numa_maps.workload_mappings(kernel.read(f"{proc}/{stat.pid}/numa_maps"))
     except PermissionError:
         return replace(process, reason=reason("no-permission-for-numa-maps"))
     except OSError:

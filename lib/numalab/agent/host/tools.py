@@ -18,15 +18,12 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from .. import kernel
 from ..contract import Json, Reason, from_json, reason, to_json
 from ..drivers import driver
 from ..errors import Fault
-
-if TYPE_CHECKING:
-    from ..served.service.description import Service
 
 _LIMIT_S = 1.0
 _DRIVERS = ("mysql_server", "sysbench", "stream", "mlc")
@@ -46,18 +43,18 @@ class Tool:
     why: Optional[Reason] = None
 
 
-_Question = Callable[[], Tool]
-_Asking = Callable[[], Mapping[str, _Question]]
+Question = Callable[[], Tool]
+Questions = Callable[[], Mapping[str, Question]]
 
 
 class Search:
-    """The search for the tools of this host, and for ``services()``: from ``with`` to its end.
+    """The search for the tools of this host, and for ``more()``: from ``with`` to its end.
 
-    Two processes ask: one reads the services while the other's tools answer.
+    Two processes ask: one makes the questions of ``more`` while the other's tools answer.
     """
 
-    def __init__(self, services: Callable[[], Sequence[Service]] = tuple) -> None:
-        self._asked: Tuple[_Asking, ...] = (_questions, partial(_about, services))
+    def __init__(self, more: Questions = dict) -> None:
+        self._asked: Tuple[Questions, ...] = (_questions, more)
         self._pids: List[int] = []
 
     def __enter__(self) -> Search:
@@ -86,22 +83,18 @@ class Search:
             os.waitpid(pid, 0)
 
 
-def _about(services: Callable[[], Sequence[Service]]) -> Dict[str, _Question]:
-    return {one.name: partial(_service, one) for one in services()}
-
-
-def _questions() -> Dict[str, _Question]:
+def _questions() -> Dict[str, Question]:
     by_driver = {name: partial(_by_driver, name) for name in _DRIVERS}
     return {**by_driver, "numactl": _numactl, "compiler": _compiler, "perf": _perf}
 
 
-def _reply(writing: int, questions: _Asking) -> NoReturn:
+def _reply(writing: int, questions: Questions) -> NoReturn:
     """Write a line of JSON with the names, then one for each tool as soon as it is known."""
 
     def tell(line: Mapping[str, Json]) -> None:
         os.write(writing, (json.dumps(line) + "\n").encode())
 
-    def answer(name: str, question: _Question) -> None:
+    def answer(name: str, question: Question) -> None:
         tell({"name": name, "tool": to_json(question())})
 
     try:
@@ -142,16 +135,6 @@ def _by_driver(name: str) -> Tool:
         return Tool(name, False, None, reason("tool-unusable", what=fault.what))
     version = str(found.facts.get("server") or found.version or "") or None
     return Tool(name, True, version, None if version else reason("version-in-results"))
-
-
-def _service(service: Service) -> Tool:
-    from ..served.service import programs  # by the searching process alone
-
-    try:
-        _, version = programs.find(service)
-    except Fault as fault:
-        return Tool(service.name, False, None, reason("tool-unusable", what=fault.what))
-    return Tool(service.name, True, version or None)
 
 
 def _numactl() -> Tool:

@@ -66,9 +66,14 @@ class Policy(NamedTuple):
     spread: bool = False  # each of its nodes must hold its share: there is room until one is full
 
 
+# What a required placement must keep, whatever a plan or a recorded proof says.
+LEAST_WITHIN = 0.98  # of the pages are on the nodes they are bound to
+MOST_UNEVEN = 0.10  # of its fair share a node may have more or less
+
 _RECORDED = MemoryExpectation("outcome")
 _WITHIN = MemoryExpectation("required", "within")
 _EVEN = MemoryExpectation("required", "shares")  # by pages, not by node sizes
+
 POLICIES: Dict[str, Policy] = {
     "default": Policy(_RECORDED, own_nodes=False),
     "preferred": Policy(_RECORDED, own_nodes=False),

@@ -33,9 +33,9 @@ from ..contract import (
     reason,
 )
 from ..errors import Fault, NotHere
+from ..host import settings as host_settings
 from ..host import tools
 from ..paths import published
-from ..trial import settings as changes
 from . import budget, classes, kinds, resolve
 from .budget import FEWEST_BLOCKS as FEWEST_BLOCKS
 from .classes import CLASS
@@ -109,7 +109,7 @@ def make(request: Request, host: Host, environment: Optional[Environment] = None
     unfit += forbidden + unusable
     own = environment.own
     if own is None:
-        own = changes.own(environment.root or host.root)
+        own = host_settings.own(environment.root or host.root)
     by_id = {cell.id: cell for cell in cells}
     cells = [_marked(_with_differences(cell, by_id), host, own) for cell in cells]
     cells = _with_control(cells) if request.control else cells
@@ -343,7 +343,7 @@ def _settings_here(
     One marked with ``?`` is left out without a word where the host has none of it.
     """
     values = {name.rstrip("?"): value for name, value in wanted.items()}
-    absent = [n for n in values if root and not changes.path_of(n, Path(root)).exists()]
+    absent = [n for n in values if root and not host_settings.path_of(n, Path(root)).exists()]
     lacks = [name for name in absent if name in wanted]
     here = {n: value for n, value in values.items() if n not in absent or n in lacks}
     return here, reason("settings-absent", names=lacks) if lacks else None
@@ -664,11 +664,11 @@ def _marked(cell: Cell, host: Host, own: Mapping[str, str]) -> Cell:
     It moves pages under the default policy alone (vma_policy_mof() in the kernel's
     mm/mempolicy.c): the others have MPOL_F_MOF only where a program asks for it by a flag.
     """
-    balancing = cell.changes.get(changes.BALANCING, own.get(changes.BALANCING, "0"))
+    balancing = cell.changes.get(host_settings.BALANCING, own.get(host_settings.BALANCING, "0"))
     free = [one for one in cell.instances or (cell,) if one.memory.policy == "default"]
     if balancing == "0" or not free or len(host.memory_nodes) < 2:
         return cell
-    note = reason("balancing-may-move", name=changes.BALANCING, value=balancing)
+    note = reason("balancing-may-move", name=host_settings.BALANCING, value=balancing)
     return replace(cell, notes=(*cell.notes, note))
 
 

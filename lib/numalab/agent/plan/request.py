@@ -8,8 +8,8 @@ from typing import Mapping, Set, Tuple
 
 from ..contract import SCHEMA, CaseRequest, Request, SweepRequest, dumps
 from ..errors import Fault
+from ..host import settings
 from ..paths import published_options
-from ..trial import settings
 from .classes import CLASS, EVERY
 from .kinds import KINDS
 from .order import MOST_TRIALS

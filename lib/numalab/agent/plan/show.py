@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import cpulist
 from ..contract import CONTROL, Bound, Cell, Plan, Reason, Skip, reason
-from ..trial import proof
 from ..words import units
 from ..words.plan import settings as settings_in_words
+from .kinds import LEAST_WITHIN, MOST_UNEVEN
 from .make import differing, settings
 from .resolve import Key, key
 
@@ -259,12 +259,12 @@ def _proof(cell: Bound) -> str:
     memory, cpus = cell.expects.memory, cell.expects.cpus
     pages = "where its pages are is recorded"
     if memory.rule == "within":
-        share = units.percent(proof.WITHIN)
+        share = units.percent(LEAST_WITHIN)
         pages = f"at least {share} of its pages on {units.listed('node', memory.nodes or '')}"
     elif memory.rule == "shares":
         which = "its interleaved pages" if memory.policy else "its pages"
         pages = f"{which} on each of {units.listed('node', memory.nodes or '')}, "
-        pages += f"{units.percent(proof.EVEN)} more or less than its fair share at most"
+        pages += f"{units.percent(MOST_UNEVEN)} more or less than its fair share at most"
     threads = "its threads stay on these CPUs"
     if cpus.proof != "required":
         threads = "where its threads run is recorded"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Iterable, Optional
 
 from ..errors import Fault
-from . import process, settings
+from . import host_changes, process
 
 
 class Guard:
@@ -39,7 +39,7 @@ class Guard:
 def start(record: Path, root: Path = Path("/"), keep_open: Iterable[int] = ()) -> Guard:
     """Fork the guard off and return the agent's end of it.
 
-    ``record`` is the file of recorded changes (settings.py), ``root`` where they were made.
+    ``record`` is the file of recorded changes (host_changes.py), ``root`` where they were made.
     ``keep_open`` are descriptors that live as long as the guard does (the lock: no other
     measurement may start on a host that is still changed). Returns when the guard is ready; Fault
     when it does not start.
@@ -56,7 +56,7 @@ def start(record: Path, root: Path = Path("/"), keep_open: Iterable[int] = ()) -
             with os.fdopen(reading, "rb") as file:
                 if file.read() != b"done\n":
                     with contextlib.suppress(Fault):  # the record stays, for `numalab restore`
-                        settings.put_back(record, root)
+                        host_changes.put_back(record, root)
         finally:
             os._exit(0)
     os.close(reading)

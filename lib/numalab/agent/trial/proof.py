@@ -28,7 +28,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .. import cpulist, kernel
+from .. import cpulist, kernel, numa_maps
 from ..contract import (
     ERROR,
     UNVERIFIED,
@@ -45,16 +45,8 @@ from ..contract import (
     to_json,
 )
 from ..errors import Fault
-from . import numa_maps
+from ..plan.kinds import LEAST_WITHIN, MOST_UNEVEN
 
-# Path prefixes of mappings that have file= and yet are memory of the workload: mm/shmem.c and
-# ipc/shm.c name them, POSIX shared memory is in /dev/shm.
-_SHARED_MEMORY = ("/SYSV", "/memfd:", "/dev/zero", "/anon_hugepage", "/dev/shm/")
-
-
-# What a required placement must keep, whatever a plan or a recorded proof says.
-WITHIN = 0.98  # of the pages are on the nodes they are bound to
-EVEN = 0.10  # of its fair share a node may have more or less
 _COARSE = 0.50  # of its fair share, lumps of huge pages and chance among few pages included
 
 _HUGE = re.compile(r"^([0-9a-f]+)-|^(?:AnonHugePages|ShmemPmdMapped): +[1-9]", re.M)
@@ -74,47 +66,6 @@ def _ended(pid: int) -> _Unprovable:
 
 
 # --- reading ----------------------------------------------------------------------------------
-
-
-class WorkloadMapping(NamedTuple):
-    """A mapping whose pages count as the workload's memory."""
-
-    start: str
-    policy: str  # as the kernel prints it, with flags and nodes: "bind:0"
-    shared: str  # the file's name when it is shared memory, else ""
-    bytes_by_node: Dict[int, int]
-    huge_bytes: int = 0  # the size of its pages of hugetlbfs
-
-
-def workload_mappings(text: str) -> Tuple[List[WorkloadMapping], int]:
-    """Return the mappings of a numa_maps text that count as workload memory, and mixed bytes.
-
-    Only lines that name a node are looked at, since the others hold no page. Raises Fault for a
-    line with pages that does not read as numa_maps.
-    """
-    found: List[WorkloadMapping] = []
-    mixed = 0
-    for one in numa_maps.mappings([line for line in text.splitlines() if " N" in line]):
-        size = one.page_bytes
-        if size is None and one.huge:  # before Linux 3.14: any number would be a guess
-            raise Fault(f"numa_maps does not say how large the huge pages at {one.address} are")
-        size = size or os.sysconf("SC_PAGE_SIZE")
-        file, pages = one.file or "", one.pages
-        ours = not file or one.huge or file.startswith(_SHARED_MEMORY)
-        if not ours:
-            written = one.counters.get("anon", 0)
-            if len(pages) == 1:
-                pages = {node: min(written, number) for node, number in pages.items()}
-            elif written != sum(pages.values()):
-                mixed += written * size
-                continue
-            if not written:
-                continue
-        nodes = {node: number * size for node, number in pages.items()}
-        huge = size if one.huge else 0
-        shared = file if ours else ""
-        found.append(WorkloadMapping(one.address, one.full_policy, shared, nodes, huge))
-    return found, mixed
 
 
 def _add(sums: Dict[int, int], more: Mapping[int, int]) -> None:
@@ -139,7 +90,7 @@ class _Pages:
     policies: Dict[str, int] = field(default_factory=dict)
     segments: Dict[Tuple[str, str], Dict[int, int]] = field(default_factory=dict)
 
-    def add(self, mapping: WorkloadMapping, transparent: int) -> None:
+    def add(self, mapping: numa_maps.WorkloadMapping, transparent: int) -> None:
         """Add a mapping; ``transparent``: the size of its transparent huge pages, 0 without any."""
         size = sum(mapping.bytes_by_node.values())
         self.policies[mapping.policy] = self.policies.get(mapping.policy, 0) + size
@@ -180,7 +131,7 @@ def _from_numa_maps(
                 raise _ended(pid)
             continue
         try:
-            mappings, its_mixed = workload_mappings(text)
+            mappings, its_mixed = numa_maps.workload_mappings(text)
         except Fault as fault:
             raise _Unprovable(
                 reason("numa-maps-unreadable", pid=pid, why=to_json(fault.reason))
@@ -369,7 +320,7 @@ def _judge_memory(expects: MemoryExpectation, memory: MemoryProof) -> _Verdict:
 
 def _outside(shares: Mapping[int, float], total: int, wanted: List[int]) -> Optional[Reason]:
     outside = {node: share for node, share in shares.items() if node not in wanted}
-    if 1 - sum(outside.values()) >= WITHIN:
+    if 1 - sum(outside.values()) >= LEAST_WITHIN:
         return None
     worst = max(outside, key=lambda node: outside[node])
     return reason(
@@ -392,7 +343,7 @@ def fair_shares(expects: MemoryExpectation) -> Dict[int, float]:
 def _spread(
     shares: Mapping[int, float], total: int, fair: Mapping[int, float], memory: MemoryProof
 ) -> _Verdict:
-    """Each node has its fair share, within EVEN of it, and never nothing.
+    """Each node has its fair share, within MOST_UNEVEN of it, and never nothing.
 
     A node may have one huge page of each mapping too many or too few, and pages touched here and
     there fall as by chance: three standard errors of a share of that many pages. Both count up to
@@ -405,11 +356,11 @@ def _spread(
         share = shares.get(node, 0.0)
         chance = 3 * math.sqrt(due * (1 - due) * memory.page_bytes / total)
         lumps = (1 - due) * row[node] * memory.lumps / total
-        allowed = min(EVEN * due + chance + lumps, _COARSE * due)
+        allowed = min(MOST_UNEVEN * due + chance + lumps, _COARSE * due)
         if share and abs(share - due) <= allowed:
             continue
         said = {"share": share, "bytes": total, "node": node, "fair": due}
-        if abs(share - due) > EVEN * due + chance + lumps:
+        if abs(share - due) > MOST_UNEVEN * due + chance + lumps:
             return False, reason("memory-uneven", **said, points=allowed * 100)
         doubtful = doubtful or reason("memory-too-coarse", **said, lumps=memory.lumps)
     return (True, None) if doubtful is None else (None, doubtful)

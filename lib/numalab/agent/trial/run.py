@@ -32,9 +32,9 @@ from ..contract import (
     to_json,
 )
 from ..errors import Fault, NotHere
-from ..host import state, topology
+from ..host import settings, state, topology
 from ..plan import make, order, show
-from . import events, guard, journal, lock, quiet, settings, trial
+from . import events, guard, host_changes, journal, lock, quiet, trial
 from .events import Event
 from .folder import RunFolder
 
@@ -73,8 +73,8 @@ def run(
     if not plan.order:
         raise nothing_here(plan)
     with lock.measurement(lock_name) as held:
-        changes = settings.HostChanges(
-            record or settings.record_file(), Path(os.path.abspath(out)) / "changes.json",
+        changes = host_changes.HostChanges(
+            record or host_changes.record_file(), Path(os.path.abspath(out)) / "changes.json",
             changes_root,
         )  # fmt: skip
         one = _Run(plan, Path(os.path.abspath(out)), changes, emit, enough, held)
@@ -108,7 +108,7 @@ class _Run:
         self,
         plan: Plan,
         out: Path,
-        changes: settings.HostChanges,
+        changes: host_changes.HostChanges,
         emit: Callable[[Event], None],
         enough: Callable[[], bool],
         lock: int,
@@ -205,12 +205,12 @@ class _Run:
         """Put back what an earlier run left changed, before this host is looked at."""
         record = self.host_changes.record
         if self.wanted:
-            for change in settings.put_back(record, self.host_changes.root):
+            for change in host_changes.put_back(record, self.host_changes.root):
                 if change.restored:
                     self.warn(reason("leftover-put-back", name=change.name))
             return
         try:
-            if settings.pending(record):
+            if host_changes.pending(record):
                 self.warn(reason("leftovers-pending"))
         except Fault as fault:  # it changes nothing itself: the record is for `numalab restore`
             self.warn(fault.reason)

@@ -57,10 +57,11 @@ from ..contract import (
     reason,
     to_json,
 )
+from ..drivers import containers
 from ..errors import Fault
 from ..host import cgroup
 from ..plan import kinds, resolve, tours
-from . import containers, journal, process, settings
+from . import host_changes, journal, process
 from . import proof as proving
 from .folder import now_utc
 
@@ -93,7 +94,7 @@ class Bench(NamedTuple):
     found: ToolRecord  # what the driver's find() returned
     lock: int  # the descriptor of the host's measuring lock
     stopped: Callable[[], bool]
-    changes: Optional[settings.HostChanges] = None  # the settings that cells hold or change
+    changes: Optional[host_changes.HostChanges] = None  # the settings that cells hold or change
 
 
 def raw_name(trial: int, cell: str, kind: str) -> str:

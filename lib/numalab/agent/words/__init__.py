@@ -15,7 +15,6 @@ import importlib
 import string
 from typing import Any, Callable, Dict, List, Mapping, Union
 
-from ..contract import Reason
 from . import units
 
 Template = Union[str, Callable[[Mapping[str, Any]], str]]
@@ -66,8 +65,6 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Mapping) and "code" in value:
             return sentence(str(value["code"]), value.get("fields") or {})
-        if isinstance(value, Reason):
-            return str(value)
         kind, _, noun = format_spec.partition(" ")
         if kind == "n":
             return units.count(value, noun)

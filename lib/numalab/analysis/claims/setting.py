@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from ...agent.trial import settings
+from ...agent.host import settings
 from .base import REFUTED, SUPPORTED, Form, Judged, Untestable
 
 if TYPE_CHECKING:

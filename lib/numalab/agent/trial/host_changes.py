@@ -5,11 +5,6 @@ given, pid, boot id) is on disk before the first write, so that whoever survives
 back: the agent at a run's end, the guard when the agent was killed (guard.py), or a person with
 ``numalab restore`` when both were. A value that somebody else has set meanwhile is left alone and
 said. After a reboot there is nothing to put back.
-
-Names: those of sysctl(8) (``vm.zone_reclaim_mode``), ``thp.enabled`` and the like for files of
-/sys/kernel/mm/transparent_hugepage, ``lru_gen.enabled`` for /sys/kernel/mm/lru_gen (the
-multi-generational LRU; Documentation/admin-guide/mm/multigen_lru.rst), and ``resctrl.mounted``:
-whether resctrl is mounted ("0", "1"), which a run that may change the host does for its collectors.
 """
 
 from __future__ import annotations
@@ -17,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import stat
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -27,17 +21,8 @@ from typing import Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 from .. import kernel
 from ..contract import SCHEMA, Change, Reason, from_json, reason, to_json
 from ..errors import Fault
+from ..host import settings
 from . import journal, lock
-
-# Writing one of these does something once; there is no value to put back.
-ONE_WAY = ("vm.drop_caches", "vm.compact_memory")
-BALANCING = "kernel.numa_balancing"
-# What moves or joins pages by itself: every cell holds the host's own value, and says so.
-HELD = (BALANCING, "thp.enabled", "thp.defrag")
-_FOLDERS = {"thp": kernel.HUGE_PAGES, "lru_gen": "sys/kernel/mm/lru_gen"}  # as state.py names them
-MOUNTED = "resctrl.mounted"
-_RESCTRL = "sys/fs/resctrl"
-_NAME = re.compile(r"[a-z][a-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
 
 
 @dataclass
@@ -80,62 +65,6 @@ def record_file() -> Path:
     return of_root if os.access("/var/lib", os.W_OK) else of_user
 
 
-# --- names and values -------------------------------------------------------------------------
-
-
-def path_of(name: str, root: Path = Path("/")) -> Path:
-    """Return the file (of resctrl the folder) of a setting; Fault for what is no setting's name."""
-    if not _NAME.match(name):
-        raise Fault(
-            f"{name!r} is not the name of a kernel setting",
-            "name it like kernel.numa_balancing, thp.enabled or lru_gen.enabled",
-        )
-    first, _, rest = name.partition(".")
-    if first in _FOLDERS:
-        return root / _FOLDERS[first] / rest.replace(".", "/")
-    if name == MOUNTED:
-        return root / _RESCTRL
-    return root / "proc/sys" / name.replace(".", "/")
-
-
-def absent(name: str, root: Path = Path("/")) -> Optional[Reason]:
-    """Return why a setting cannot be set on this host at all, None where its file is there."""
-    path = path_of(name, root)
-    return None if path.exists() else reason("no-such-setting", name=name, path=str(path))
-
-
-def same(name: str, wanted: str, now: str) -> bool:
-    """Tell whether a setting that reads ``now`` is what was ``wanted``.
-
-    Of lru_gen.enabled the kernel shows only the parts (bits) that the processor can do, and the
-    first bit alone says whether it is on.
-    """
-    if " ".join(wanted.split()) == now:
-        return True
-    try:
-        asked, found = int(wanted, 0), int(now, 0)
-    except ValueError:
-        return False
-    if name == "lru_gen.enabled":
-        return asked & 1 == found & 1 and not found & ~asked
-    return asked == found
-
-
-def _value(path: Path) -> str:
-    if path.name == "resctrl":
-        return "1" if (path / "info").is_dir() else "0"
-    return kernel.chosen(path.read_text().strip())
-
-
-def own(root: str = "/") -> Dict[str, str]:
-    """Return the host's own values that every cell of a run holds, where the kernel has them."""
-    found = {}
-    for name in HELD:
-        with contextlib.suppress(OSError):
-            found[name] = _value(path_of(name, Path(root)))
-    return found
-
-
 # --- the changes of a run ---------------------------------------------------------------------
 
 
@@ -157,14 +86,14 @@ class HostChanges:
 
     def refuse(self, names: Sequence[str]) -> None:
         """Raise Fault when one of these settings does not exist here or may not be written."""
-        missing = [str(why) for why in (absent(name, self.root) for name in names) if why]
+        missing = [str(why) for why in (settings.absent(name, self.root) for name in names) if why]
         if missing:
             raise Fault(
                 f"nothing is measured: {'; '.join(missing)}",
                 "take it out of the experiment's changes, or write its name with a ? at the end: "
                 "then it is set where there is one",
             )
-        paths = {name: path_of(name, self.root) for name in names}
+        paths = {name: settings.path_of(name, self.root) for name in names}
         barred = [
             f"{name} ({path})" for name, path in paths.items() if not os.access(path, os.W_OK)
         ]
@@ -179,7 +108,7 @@ class HostChanges:
 
         Raises Fault when one is another already: cells of one run hold the same.
         """
-        now = own(str(self.root))
+        now = settings.own(str(self.root))
         self.kept = {name: value for name, value in declared.items() if name not in wanted}
         for name, value in self.kept.items():
             if now.get(name) != value:
@@ -192,15 +121,15 @@ class HostChanges:
         """Return one reason per setting that will be changed, before any is."""
         return [
             reason("setting-will-be-written", name=name, values=list(values))
-            if name in ONE_WAY
+            if name in settings.ONE_WAY
             else reason("setting-will-change", name=name, now=self._read(name), values=list(values))
             for name, values in wanted.items()
         ]
 
     def _read(self, name: str) -> str:
-        path = path_of(name, self.root)
+        path = settings.path_of(name, self.root)
         try:
-            return _value(path)
+            return settings.value(path)
         except OSError as error:
             raise Fault(
                 reason("setting-unreadable", name=name, path=str(path), why=error.strerror),
@@ -209,7 +138,7 @@ class HostChanges:
 
     def read(self, names: Sequence[str]) -> Dict[str, str]:
         """Return the values of those settings that can be read; Fault when one cannot be."""
-        return {name: self._read(name) for name in names if name not in ONE_WAY}
+        return {name: self._read(name) for name in names if name not in settings.ONE_WAY}
 
     def begin(
         self, wanted: Mapping[str, Sequence[str]], usual: Optional[Mapping[str, str]] = None
@@ -224,7 +153,7 @@ class HostChanges:
         put_back(self.record, self.root)
         entries = []
         for name, values in wanted.items():
-            if name in ONE_WAY:
+            if name in settings.ONE_WAY:
                 why = reason("setting-cannot-be-put-back")
                 entries.append(RecordedSetting(name, None, tuple(values), reason=why))
                 continue
@@ -245,12 +174,12 @@ class HostChanges:
         self.changed_by_others()
         for name in self.usual:
             value = wanted.get(name, self.usual[name])
-            if not same(name, value, self._held[name]):
+            if not settings.same(name, value, self._held[name]):
                 self._set(name, value)
                 now = self._held[name] = self._read(name)
-                if name != MOUNTED and not same(name, value, now):
+                if name != settings.MOUNTED and not settings.same(name, value, now):
                     raise Fault(reason("setting-not-taken", name=name, value=value, now=now))
-        once = {name: wanted[name] for name in ONE_WAY if name in wanted}
+        once = {name: wanted[name] for name in settings.ONE_WAY if name in wanted}
         for name, value in once.items():
             os.sync()  # what is not written yet cannot be dropped
             self._set(name, value)
@@ -261,7 +190,7 @@ class HostChanges:
 
         Its new value is somebody else's, and is what will be there in the end.
         """
-        now = own(str(self.root)) if self.kept else {}
+        now = settings.own(str(self.root)) if self.kept else {}
         found = [
             reason("setting-changed-by-others", name=name, was=value, now=now.get(name))
             for name, value in self.kept.items()
@@ -269,7 +198,7 @@ class HostChanges:
         ]
         theirs = False
         for entry in self._entries:
-            if entry.name in ONE_WAY:
+            if entry.name in settings.ONE_WAY:
                 continue
             value, held = self._read(entry.name), self._held[entry.name]
             if value != held:
@@ -304,11 +233,11 @@ class HostChanges:
             ) from None
 
     def _set(self, name: str, value: str) -> None:
-        path = path_of(name, self.root)
+        path = settings.path_of(name, self.root)
         try:
             _put(path, value)
         except OSError as error:
-            if name == MOUNTED:
+            if name == settings.MOUNTED:
                 return  # the collectors alone want it, and their rows say that it is not there
             forbidden = isinstance(error, PermissionError)
             raise Fault(
@@ -401,15 +330,15 @@ def put_back(record: Path, root: Path = Path("/")) -> List[Change]:
 def _put_back_one(entry: RecordedSetting, before: str, root: Path) -> Optional[Reason]:
     """Put one setting back; return why that was not possible."""
     try:
-        path = path_of(entry.name, root)  # never a path from the file
+        path = settings.path_of(entry.name, root)  # never a path from the file
     except Fault as fault:
         entry.restored, entry.reason = False, fault.reason
         return fault.reason
     target = before if entry.theirs is None else entry.theirs
     try:
-        now = _value(path)
+        now = settings.value(path)
         if now != target:
-            if any(same(entry.name, value, now) for value in (*entry.values, before)):
+            if any(settings.same(entry.name, value, now) for value in (*entry.values, before)):
                 _put(path, target)
             else:
                 entry.theirs = now

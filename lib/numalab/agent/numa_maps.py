@@ -1,28 +1,20 @@
-"""Parser of /proc/PID/numa_maps.
+"""/proc/PID/numa_maps: the mappings of a process, and on which nodes their pages are.
 
 Format: the kernel's fs/proc/task_mmu.c show_numa_map() and mm/mempolicy.c mpol_to_str();
 Documentation/filesystems/proc.rst. One line per mapping: address (hexadecimal, no prefix),
 policy, attributes. A policy's name may hold a space ("weighted interleave:0-1",
 "prefer (many):0"). Pages are counted in units of kernelpagesize_kB.
-
-``parse`` gives, for a captured text, the records
-
-- ``mapping``: the fields of ``Mapping``, every one of COUNTERS (null when the line has none) and
-  ``pages``, the sum over the nodes; ``reason`` where pages are there and their size is not
-- ``node_pages``, one per mapping and node: ``address``, ``node``, ``pages``, ``page_bytes``,
-  ``value`` (bytes; null with ``reason`` when the page size is not known), ``unit`` B
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, Optional, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from .. import cpulist
-from ..contract import Record
-from ..drivers.reading import lines as captured_lines
-from ..errors import Fault, ParseError
+from . import cpulist
+from .errors import Fault, ParseError
 
 _LINE = re.compile(
     r"(?P<address>[0-9a-f]{1,16}) "
@@ -31,10 +23,12 @@ _LINE = re.compile(
     r"(?::(?P<nodes>[\d,\-]*))?"
     r"(?P<rest>(?: .*)?)\Z"
 )
+# Path prefixes of mappings that have file= and yet are memory of the workload: mm/shmem.c and
+# ipc/shm.c name them, POSIX shared memory is in /dev/shm.
+_SHARED_MEMORY = ("/SYSV", "/memfd:", "/dev/zero", "/anon_hugepage", "/dev/shm/")
 COUNTERS = ("anon", "dirty", "mapped", "mapmax", "swapcache", "active", "writeback")
 _FLAG = re.compile(r"heap|huge|stack(?::\d+)?")  # kernels 3.4 to 4.4 name the stack's thread
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_NO_SIZE = "the kernel does not print kernelpagesize_kB for this mapping"
 
 
 @dataclass
@@ -58,48 +52,6 @@ class Mapping:
         """The policy as the kernel prints it: bind=static:0."""
         flags = f"={self.policy_flags}" if self.policy_flags else ""
         return self.policy + flags + (f":{self.policy_nodes}" if self.policy_nodes else "")
-
-
-def parse(text: str) -> List[Record]:
-    """Return the records of a captured text; ParseError for a line that is no mapping."""
-    records: List[Record] = []
-    rows = [line.text for line in captured_lines(text, ("cat", "numa_maps"))]
-    found = list(mappings(rows))
-    _refuse_cut_paths(found, rows, whole=text.endswith("\n"))
-    for one in found:
-        size, pages = one.page_bytes, one.pages
-        unsized = {"reason": _NO_SIZE} if pages and size is None else {}
-        plain = {name: value for name, value in vars(one).items() if name != "counters"}
-        counters = {name: one.counters.get(name) for name in COUNTERS}
-        total = sum(pages.values())
-        records.append({"kind": "mapping", **plain, **counters, "pages": total, **unsized})
-        for node, count in pages.items():
-            value = None if size is None else count * size
-            records.append(
-                {"kind": "node_pages", "address": one.address, "node": node, "pages": count,
-                 "page_bytes": size, "value": value, "unit": "B", **unsized}
-            )  # fmt: skip
-    if not records:
-        raise ParseError("numa_maps", 0, "", "it holds no mapping")
-    return records
-
-
-def _refuse_cut_paths(found: Sequence[Mapping], rows: Sequence[str], whole: bool) -> None:
-    """Refuse a path that was cut: nothing follows it, as in a line of a file without pages.
-
-    It is cut where the text ends with it, without an end of line, and where the same file's next
-    or previous mapping has more of it.
-    """
-    for at, one in enumerate(found):
-        if not one.file or one.pages or one.counters:
-            continue
-        near = [other.file for other in (*found[max(0, at - 1) : at], *found[at + 1 : at + 2])]
-        if (at == len(found) - 1 and not whole) or any(
-            path and path.startswith(one.file) and path[len(one.file) :] not in ("", " (deleted)")
-            for path in near
-        ):
-            number, row = next((n, r) for n, r in enumerate(rows, 1) if one.address in r[:17])
-            raise ParseError("numa_maps", number, row, "the line is cut within its path")
 
 
 def mappings(lines: Sequence[str]) -> Iterator[Mapping]:
@@ -160,3 +112,44 @@ def _count(found: Mapping, word: str, name: str, value: int) -> None:
         found.pages[int(node[1])] = value
     else:
         raise ValueError(f"{word!r} is unknown, or there a second time")
+
+
+class WorkloadMapping(NamedTuple):
+    """A mapping whose pages count as the workload's memory."""
+
+    start: str
+    policy: str  # as the kernel prints it, with flags and nodes: "bind:0"
+    shared: str  # the file's name when it is shared memory, else ""
+    bytes_by_node: Dict[int, int]
+    huge_bytes: int = 0  # the size of its pages of hugetlbfs
+
+
+def workload_mappings(text: str) -> Tuple[List[WorkloadMapping], int]:
+    """Return the mappings of a numa_maps text that count as workload memory, and mixed bytes.
+
+    Only lines that name a node are looked at, since the others hold no page. Raises Fault for a
+    line with pages that does not read as numa_maps.
+    """
+    found: List[WorkloadMapping] = []
+    mixed = 0
+    for one in mappings([line for line in text.splitlines() if " N" in line]):
+        size = one.page_bytes
+        if size is None and one.huge:  # before Linux 3.14: any number would be a guess
+            raise Fault(f"numa_maps does not say how large the huge pages at {one.address} are")
+        size = size or os.sysconf("SC_PAGE_SIZE")
+        file, pages = one.file or "", one.pages
+        ours = not file or one.huge or file.startswith(_SHARED_MEMORY)
+        if not ours:
+            written = one.counters.get("anon", 0)
+            if len(pages) == 1:
+                pages = {node: min(written, number) for node, number in pages.items()}
+            elif written != sum(pages.values()):
+                mixed += written * size
+                continue
+            if not written:
+                continue
+        nodes = {node: number * size for node, number in pages.items()}
+        huge = size if one.huge else 0
+        shared = file if ours else ""
+        found.append(WorkloadMapping(one.address, one.full_policy, shared, nodes, huge))
+    return found, mixed
