@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from numalab.agent import cpulist
+from numalab.agent import cpulist, kernel, words
 from numalab.agent.contract import (
     CpuExpectation,
     Expectation,
@@ -671,3 +671,9 @@ def test_instances_divide_a_host(over):
     assert skipped[f"instances:9-{over}"].code in (
         "too-few-nodes-for-instances", "too-few-cpus-for-instances",
     )  # fmt: skip
+
+
+def test_each_policy_has_its_mode_and_its_sentences():
+    for policy in kinds.POLICIES:
+        assert policy in kernel.MODES
+        assert {f"memory-{policy}", f"full-{policy}"} <= set(words.templates())

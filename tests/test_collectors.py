@@ -640,6 +640,31 @@ def test_a_damaged_event_file_names_the_line():
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("PROCESORS\n.*\n", "line 1 .*the sections are PROCESSORS, EVENTS"),
+        ("0x41-0xd0c\n", "line 1 .*before any section"),
+        ("PROCESSORS\n0x41-[\n", "line 2 .*no regular expression"),
+        ("TRAFFIC\nx y MB/s\n", "line 2 .*one of GB/s, 1/s"),
+        ("METRICS\nx 1/s abs(y)\n", r"line 2 .*more than numbers, names"),
+        ("METRICS\nx 1/s (y\n", "line 2 .*cannot be read"),
+        ("EVENTS\ny y count\n", "x.txt has no line of PROCESSORS"),
+        ("PROCESSORS\n0x1\nMETRICS\nx 1/s y\n", "x needs 'y', which EVENTS does not have"),
+    ],
+)
+def test_a_mistake_in_a_file_of_events_is_told_with_its_line(tmp_path, monkeypatch, text, words):
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "x.txt").write_text(text)
+    monkeypatch.setattr(event_files.importlib.resources, "files", lambda _: tmp_path)
+    event_files.groups.cache_clear()
+    try:
+        with pytest.raises(Fault, match=words):
+            event_files.groups()
+    finally:
+        event_files.groups.cache_clear()
+
+
+@pytest.mark.parametrize(
     "formula",
     [
         "__import__('os')",
@@ -654,8 +679,10 @@ def test_a_damaged_event_file_names_the_line():
     ],
 )
 def test_a_formula_is_arithmetic_and_nothing_else(formula):
-    with pytest.raises(Fault):
-        event_files.evaluate(formula, {"a": 1.0})
+    with pytest.raises(Fault, match="line 2"):
+        event_files.parse_group("x", f"METRICS\nm 1/s {formula}\n")
+    value, why = event_files.evaluate(formula, {"a": 1.0})  # of a stranger's run
+    assert value is None and why.code == "no-formula"
 
 
 def test_a_formula_over_nothing_has_no_value():

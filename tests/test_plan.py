@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import topologies
 from numalab.agent import cpulist
 from numalab.agent import drivers as tools
+from numalab.agent.collectors import event_files
 from numalab.agent.contract import (
     SCHEMA,
     Cell,
@@ -129,6 +130,16 @@ def test_a_plan_holds_all_that_a_run_needs(drivers):
     assert order.left_s(made, done={1, 2}) == pytest.approx(46 * each)
     assert [trial.trial for trial, _ in order.trials(made)] == list(range(1, 49))
     assert all(trial.cell == cell.id for trial, cell in order.trials(made))
+
+
+def test_a_mistake_in_a_file_of_events_is_told_before_anything_is_measured(drivers, monkeypatch):
+    def wrong():
+        raise Fault("events/mine.txt, line 2 ('x y'): it is no line of EVENTS")
+
+    monkeypatch.setattr(event_files, "groups", wrong)
+    with pytest.raises(Fault, match="mine.txt, line 2"):
+        plan.make(request(), topologies.topology(2))
+    assert plan.make(request(collectors=None), topologies.topology(2)).order
 
 
 def test_the_control_is_the_first_baseline_under_a_second_name(drivers):

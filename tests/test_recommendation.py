@@ -9,7 +9,6 @@ import pytest
 import mysql_frames
 from frames import Cell
 from numalab.agent.contract import Measure, MemoryPolicy, ToolRecord, reason
-from numalab.agent.plan import kinds
 from numalab.analysis import recommendation
 
 ALIKE = {"policy": "default", "nodes": None}
@@ -114,7 +113,6 @@ def test_each_policy_costs_what_it_does_when_its_nodes_are_full(policy, nodes, w
     made = mysql_frames.changed(even(2.0), change)
     costs = [cost for cost in recommendation.of(made).costs if "node" in cost]
     assert (words is None) == (costs == []) and all(words in cost for cost in costs)
-    assert set(recommendation._WHEN_FULL) == set(kinds.POLICIES)
 
 
 def test_data_that_lie_in_the_caches_recommend_nothing():
@@ -189,6 +187,12 @@ def lines(policy, nodes, *, tool=None, cpus="0-15,32-47", **options):
             "numactl --preferred=0 mysqld",
         ),
         (
+            "weighted-interleave", "0-1",
+            "numactl --physcpubind=0-15,32-47 --weighted-interleave=0-1 mysqld", [],
+            "docker run --cpuset-cpus=0-15,32-47 --cap-add=SYS_NICE IMAGE "
+            "numactl --weighted-interleave=0-1 mysqld",
+        ),
+        (
             "default", None, "numactl --physcpubind=0-15,32-47 mysqld", [],
             "docker run --cpuset-cpus=0-15,32-47 IMAGE",
         ),
@@ -202,7 +206,12 @@ def test_the_lines_to_paste_say_the_measured_policy(policy, nodes, numactl, syst
         "[Service]", "CPUAffinity=", "CPUAffinity=0-15,32-47", *systemd,
     ]  # fmt: skip
     assert found["docker"].lines == [docker]
-    assert bool(found["docker"].remarks) == (policy in ("interleave", "preferred"))
+    assert bool(found["docker"].remarks) == (policy not in ("default", "bind"))
+    if policy == "weighted-interleave":
+        (remark,) = found["systemd"].remarks
+        assert remark.endswith(
+            "in ExecStart, start the program by numactl --weighted-interleave=0-1"
+        )
     assert found["my.cnf"].lines == ["[mysqld]", "innodb_numa_interleave = OFF"]
 
 

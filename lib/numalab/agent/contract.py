@@ -377,7 +377,7 @@ class MemoryExpectation:
     """Where a workload's memory must be (`proof` required), or that it is recorded or ignored.
 
     `rule` within: nearly all of the pages on `nodes`; shares: its part on each of `nodes`, equal
-    ones, or by `weights`. How nearly is a constant of `trial.proof`: no plan can widen it. With
+    ones, or by `weights`. How nearly is a constant of `plan.kinds`: no plan can widen it. With
     `policy` only large mappings that have that policy are judged. `why` says why a placement is
     only an outcome.
     """

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..agent import drivers
 from ..agent.contract import Advice, Bound, Cell, ToolRecord
 from ..agent.errors import Fault
 
 _EACH = "%i"  # of an instance, as systemd writes it
+_SYSTEMD = ("default", "preferred", "bind", "interleave", "local")  # its policies
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def paste(tool: ToolRecord, cell: Cell) -> list[Lines]:
         line = _at_once(own, cell.numactl, str(own.first))
         found.append(Lines("numactl", [line], remarks))
         where = f"systemd: systemctl edit {own.service}.service"
-        found.append(Lines(where, _systemd(cell), _since(cell)))
+        found.append(Lines(where, _systemd(cell), _of_systemd(cell)))
         found.append(_docker(own, cell))
     if own.file:
         lines = [line.replace(_EACH, str(own.first)) for line in own.lines]
@@ -70,15 +71,24 @@ def _of_command(own: Advice) -> list[str]:
     return [] if own.file else list(own.remarks)
 
 
-def _since(bound: Bound) -> list[str]:
-    return [] if bound.memory.policy == "default" else ["systemd 243 or newer"]
+def _of_systemd(bound: Bound) -> list[str]:
+    policy = bound.memory.policy
+    if policy in _SYSTEMD:
+        return [] if policy == "default" else ["systemd 243 or newer"]
+    how = f"in ExecStart, start the program by {_memory_option(bound)}"
+    return [f"systemd has no memory policy {policy}: {how}"]
+
+
+def _memory_option(bound: Bound) -> str:
+    """The words that give a program its memory policy alone."""
+    return " ".join(replace(bound, cpus=None).numactl)
 
 
 def _systemd(bound: Bound) -> list[str]:
     lines = ["[Service]"]
     if bound.cpus is not None:
         lines += ["CPUAffinity=", f"CPUAffinity={bound.cpus}"]
-    if bound.memory.policy != "default":
+    if bound.memory.policy != "default" and bound.memory.policy in _SYSTEMD:
         lines += [f"NUMAPolicy={bound.memory.policy}", f"NUMAMask={bound.memory.nodes}"]
     return lines
 
@@ -94,7 +104,7 @@ def _docker(own: Advice, cell: Cell) -> Lines:
     if policy == "bind":
         return Lines("docker", [" ".join([*words, f"--cpuset-mems={nodes}", "IMAGE"])])
     program = own.program.replace(_EACH, str(own.first))
-    words += ["--cap-add=SYS_NICE", "IMAGE", "numactl", f"--{policy}={nodes}", program]
+    words += ["--cap-add=SYS_NICE", "IMAGE", _memory_option(cell), program]
     return Lines(
         "docker",
         [" ".join(words)],
@@ -122,7 +132,7 @@ def _of_instances(own: Advice, cell: Cell) -> list[Lines]:
             path = f"/etc/systemd/system/{own.service}@{n}.service.d/numa.conf"
             lines += [f"# {path}", *_systemd(one), ""]
         where = "systemd: a file for each instance, named by its first line"
-        found.append(Lines(where, lines[:-1], _since(cell.instances[0])))
+        found.append(Lines(where, lines[:-1], _of_systemd(cell.instances[0])))
     units = f"{own.service}@{{{numbers[0]}..{numbers[-1]}}}"
     start = ["systemctl daemon-reload", f"systemctl enable --now {units}"]
     found.append(Lines("systemd: to start them", start))

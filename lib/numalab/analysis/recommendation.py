@@ -16,7 +16,7 @@ from scipy import stats
 
 from .. import escape, tables
 from ..agent import cpulist
-from ..agent.contract import CONTROL, VERIFIED, Bound, Cell, Host
+from ..agent.contract import CONTROL, VERIFIED, Bound, Cell, Host, reason
 from ..agent.plan import kinds
 from ..agent.words import units
 from ..runs import Run
@@ -208,25 +208,6 @@ def _same_binding(cell: Cell, other: Cell) -> bool:
 # ---------------------------------------------------------------- what it costs
 
 
-# What a policy of set_mempolicy(2) does when its nodes are full: only that of bind has no others.
-_WHEN_FULL = {
-    "default": "what does not fit on {nodes}{size}, where it runs, goes to other nodes, unnoticed",
-    "bind": (
-        "all its memory must fit on {nodes}{size}: what does not is reclaimed, swapped or killed, "
-        "never placed on another node"
-    ),
-    "preferred": "what does not fit on {nodes}{size} goes to other nodes, unnoticed",
-    "interleave": (
-        "it takes as much memory of each of {nodes}{size}, whoever else needs it there; what a "
-        "full one cannot give comes from another, unnoticed"
-    ),
-    "weighted-interleave": (
-        "it takes memory of {nodes}{size} by the kernel's weights, whoever else needs it there; "
-        "what a full one cannot give comes from another, unnoticed"
-    ),
-}
-
-
 def _instances_cost(shape: Host, cell: Cell) -> Iterator[str]:
     """What several instances cost that one does not."""
     yield (
@@ -257,7 +238,7 @@ def _memory_costs(shape: Host, cell: Bound) -> Iterator[str]:
     held = [with_memory.get(number) for number in numbers]
     known = [size for size in held if size is not None]
     size = f" ({tables.number(sum(known) / 2**30)} GiB in all)" if len(known) == len(held) else ""
-    yield _WHEN_FULL[policy].format(nodes=units.listed("node", nodes), size=size)
+    yield str(reason(f"full-{policy}", nodes=nodes, size=size))
 
 
 def _costs(run: Run, headline: _Headline, cell: Cell, default: Cell) -> Iterator[str]:

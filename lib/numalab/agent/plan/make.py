@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import cpulist, drivers, kernel
-from ..collectors import memory_model
+from ..collectors import event_files, memory_model
 from ..contract import (
     BASELINE,
     CELL,
@@ -177,11 +177,16 @@ def _with_control(cells: List[Cell]) -> List[Cell]:
 
 
 def _environment(request: Request, host: Host) -> Environment:
-    """Return what this host has, or, for another one, that all is there."""
+    """Return what this host has, or, for another one, that all is there.
+
+    Raises Fault for a mistake in a file of events: it would be met after the first trial.
+    """
+    counters = request.collectors is not None and request.collectors.perf
+    if counters:
+        event_files.groups()
     if host.root != "/":
         return Environment(None)
     forbidden = kernel.forbidden_calls()
-    counters = request.collectors is not None and request.collectors.perf
     return Environment("/", forbidden, tuple(tools.missing(counters, forbidden)))
 
 

@@ -36,7 +36,7 @@ from ..contract import (
 )
 from ..errors import Fault, ParseError
 from ..plan import resolve
-from ..plan.kinds import any_cpus
+from ..plan.kinds import POLICIES, any_cpus
 from ..rows import row
 from . import dataset
 from .instance import STOP_LIMIT_S
@@ -145,7 +145,8 @@ class ServedDriver(Driver):
         Where the binding leaves memory alone, what it interleaves must be on all nodes that may be
         used.
         """
-        bound = cell.memory.policy not in ("default", "preferred")
+        policy = POLICIES.get(cell.memory.policy)
+        bound = policy is None or policy.expects.proof == "required"
         nodes = host.memory_nodes
         if not self.interleaves(options) or bound or len(nodes) < 2:
             return None

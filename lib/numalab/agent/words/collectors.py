@@ -64,6 +64,7 @@ SENTENCES: Dict[str, Template] = {
     "counter-missing": "{name} has no value",
     "nothing-counted": "nothing was counted below the line of {formula}",
     "formula-too-large": "{formula} is too large for a number",
+    "no-formula": "{what}",
     # traffic between nodes
     "one-node-no-traffic": "this host has one node: nothing goes between nodes",
     "no-traffic-counter-known": "no counter of traffic between nodes is known for this processor",

@@ -208,4 +208,22 @@ SENTENCES: Dict[str, Template] = {
     "memory-interleave": "interleaved over {nodes:nodes}",
     "memory-weighted-interleave": "interleaved by weight over {nodes:nodes}",
     "memory-preferred": "on {nodes:nodes} while it has room",
+    # What a policy of set_mempolicy(2) does when its nodes are full: only that of bind has no
+    # others. `size` is " (192 GiB in all)", or nothing.
+    "full-bind": (
+        "all its memory must fit on {nodes:nodes}{size}: what does not is reclaimed, swapped or "
+        "killed, never placed on another node"
+    ),
+    "full-default": (
+        "what does not fit on {nodes:nodes}{size}, where it runs, goes to other nodes, unnoticed"
+    ),
+    "full-interleave": (
+        "it takes as much memory of each of {nodes:nodes}{size}, whoever else needs it there; "
+        "what a full one cannot give comes from another, unnoticed"
+    ),
+    "full-preferred": "what does not fit on {nodes:nodes}{size} goes to other nodes, unnoticed",
+    "full-weighted-interleave": (
+        "it takes memory of {nodes:nodes}{size} by the kernel's weights, whoever else needs it "
+        "there; what a full one cannot give comes from another, unnoticed"
+    ),
 }
