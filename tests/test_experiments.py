@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -44,6 +45,30 @@ def test_a_notebook_is_named_or_the_general_one_shows_the_run(tmp_path):
     own.write_text(text.replace("command.ipynb", "nobody-wrote-it.ipynb"))
     with pytest.raises(Fault, match="no notebook .*nobody-wrote-it.ipynb, which mine names"):
         asking.load(own)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no JSON", "is no Jupyter notebook .JSONDecodeError"),
+        ('{"cells": 5}', "is no Jupyter notebook .TypeError"),
+        ("\x80", "is no Jupyter notebook .UnicodeDecodeError"),
+        ('{"cells": []}', "has no cell tagged `parameters` with `source`"),
+        (
+            '{"cells": [{"metadata": {"tags": ["parameters"]}, "source": ["host = 1"]}]}',
+            "has no cell tagged `parameters` with `source`",
+        ),
+    ],
+)
+def test_a_notebook_that_could_show_no_run_is_told_before_anything_is_measured(
+    checkout, text, words
+):
+    (checkout[0].parent / "notebooks" / "stream.ipynb").write_bytes(text.encode("latin-1"))
+    with pytest.raises(Fault, match=words):
+        asking.load("good")
+    with pytest.raises(Fault, match=words):
+        _run_all("smoke")
+    assert checkout[1] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -272,6 +297,7 @@ def test_an_unknown_profile_names_those_there_are():
 def checkout(tmp_path, monkeypatch):
     """A checkout with one sound experiment; what would be measured is noted, not measured."""
     (tmp_path / "notebooks").mkdir()
+    shutil.copy(REPOSITORY / "notebooks" / "stream.ipynb", tmp_path / "notebooks")
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments/good.yml").write_text(GOOD)
     monkeypatch.setenv("NUMALAB_HOME", str(tmp_path))

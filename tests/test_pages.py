@@ -265,6 +265,28 @@ def test_an_article_leaves_a_published_run_as_it_is_sealed(tmp_path, monkeypatch
     assert check.check(folder).faults == []
 
 
+def test_what_was_found_is_said_although_the_notebook_fails(tmp_path, monkeypatch, capsys):
+    folder = frames.sysbench_run(tmp_path / "here" / "20261120T220511Z-sysbench-cpu")
+    book = nbformat.v4.new_notebook(cells=[
+        nbformat.v4.new_code_cell("source = ''", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell("run.placment()"),
+    ])  # fmt: skip
+    wrong = tmp_path / "wrong.ipynb"
+    nbformat.write(book, wrong)
+    with pytest.raises(Fault, match="wrong.ipynb cannot be read: No kernel name"):
+        execute.run_notebook(wrong, tmp_path / "out.ipynb", {})
+    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(book, wrong)
+    end = {"status": "complete", "verified": 12, "unverified": 0, "error": 0}
+    with pytest.raises(
+        Fault, match="failed in cell .*papermill .*wrong.ipynb again.ipynb -p source"
+    ):
+        session._finish(folder, end, asking.Settings(), wrong)
+    said = capsys.readouterr().out
+    assert "12 trials: 12 verified" in said and "events per second" in said and str(folder) in said
+    assert check.check(folder).faults == []
+
+
 def test_a_run_of_somebody_else_is_shown_without_a_trace_in_it(tmp_path, monkeypatch):
     """As of a plain user, over the runs of a checkout that is root's."""
     folder = frames.sysbench_run(tmp_path / "here" / "20261120T220511Z-sysbench-cpu")

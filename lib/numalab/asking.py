@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,6 +81,7 @@ def ask_all(
     chosen = []
     every = map(experiments.load, experiments.names())
     for loaded in sorted(every, key=lambda one: (-one.priority, one.name)):
+        _check_notebook(loaded)
         if loaded.tool.name == "service" and "service" not in loaded.tool.options:
             settings.say(f"{loaded.name} is skipped: name one with --set service=NAME")
         elif profile in loaded.profiles:
@@ -96,12 +99,7 @@ def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
     """Return an experiment, and what its file holds where it is not one of the checkout's."""
     path = Path(name)
     loaded = experiments.load(name)
-    notebook = home.notebook(loaded.notebook)
-    if notebook and not notebook.is_file():
-        raise Fault(
-            f"there is no notebook {notebook}, which {loaded.name} names",
-            "write it, or name none: then the one that shows any run is used",
-        )
+    _check_notebook(loaded)
     known = home.root() / "experiments" / f"{loaded.name}.yml"
     if path.suffix not in (".yml", ".yaml") or (known.exists() and path.samefile(known)):
         return loaded, None
@@ -113,6 +111,30 @@ def load(name: str | Path) -> tuple[experiments.Experiment, bytes | None]:
         )
     content = untrusted.read_bytes(path.resolve().parent, path.name, untrusted.LARGEST_YAML)
     return loaded, content
+
+
+def _check_notebook(experiment: experiments.Experiment) -> None:
+    """Raise Fault for a notebook that cannot show a run: it is asked to when all is measured."""
+    path = home.notebook(experiment.notebook)
+    if path is None:
+        return
+    if not path.is_file():
+        raise Fault(
+            f"there is no notebook {path}, which {experiment.name} names",
+            "write it, or name none: then the one that shows any run is used",
+        )
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        tagged = [one for one in cells if "parameters" in one["metadata"].get("tags", ())]
+        sources = ["".join(one["source"]) for one in tagged]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        kind = type(error).__name__
+        raise Fault(f"{path} is no Jupyter notebook ({kind}: {error})", "save it again") from None
+    if not any(re.search(r"^source\b", text, re.MULTILINE) for text in sources):
+        raise Fault(
+            f"{path} has no cell tagged `parameters` with `source`: it could show no run",
+            "copy that cell from notebooks/stream.ipynb, with its tag",
+        )
 
 
 def with_service(request: Request) -> Request:

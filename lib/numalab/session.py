@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from numalab import asking, escape, home, launch, progress
 from numalab.agent.contract import BASELINE, ERROR, Plan
@@ -17,6 +17,9 @@ from numalab.agent.errors import Fault, NotHere
 from numalab.agent.trial.events import Event
 from numalab.agent.words import units
 from numalab.asking import Asked, LeftOut, Settings, check_possible
+
+if TYPE_CHECKING:
+    from numalab.runs import Run
 
 
 class NoBaseline(Fault):
@@ -198,25 +201,46 @@ def conclude(folder: Path, notebook: Path | None, execute: bool) -> Path | None:
     from numalab import runs, store
 
     store.write(runs.load(folder))
-    executed = None
-    if execute:
-        from numalab.pages import execute as pages
+    return _executed(folder, notebook) if execute else None
 
-        executed = pages.execute(folder, notebook)
+
+def _executed(folder: Path, notebook: Path | None) -> Path:
+    from numalab import store
+    from numalab.pages import execute as pages
+
+    try:
+        return pages.execute(folder, notebook)
+    finally:
         store.seal(folder)
-    return executed
 
 
 def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None) -> None:
-    executed = conclude(folder, notebook, settings.notebook)
+    """Say what was found before the notebook is executed: it may fail."""
+    from numalab import runs, store
+
+    store.write(runs.load(folder))
+    run = runs.load(folder)
+    if not settings.as_json:
+        _say_results(run, end, settings)
+    executed = None
+    try:
+        if settings.notebook:
+            executed = _executed(folder, notebook)
+    finally:
+        if settings.as_json:
+            print(json.dumps({**end, "notebook": str(executed) if executed else None}))
+        settings.say(f"\n{folder}   →   numalab report")
     if settings.as_json:
-        print(json.dumps({**end, "notebook": str(executed) if executed else None}))
         return
-    from numalab import runs
+    refuse_without_baseline(run)
+    if end["status"] != "complete":
+        raise Fault(f"the run is {end['status']}", _resuming(folder, settings))
+
+
+def _say_results(run: Run, end: Event, settings: Settings) -> None:
     from numalab.analysis import claims, recommendation
     from numalab.show import results
 
-    run = runs.load(folder)
     settings.say(progress.grades(end))
     text = results.terminal(run)
     if text:
@@ -230,13 +254,9 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
         verdicts = f"no claim is judged: {fault}"
     if verdicts:
         settings.say("\n" + verdicts)
-    settings.say(f"\n{folder}   →   numalab report")
-    refuse_without_baseline(run)
-    if end["status"] != "complete":
-        raise Fault(f"the run is {end['status']}", _resuming(folder, settings))
 
 
-def refuse_without_baseline(run: Any) -> None:
+def refuse_without_baseline(run: Run) -> None:
     """Raise NoBaseline for a run whose baseline always failed, whatever else it measured."""
     for cell in run.plan.cells:
         own = [one for trial in run.trials for one in trial.graded if one.cell == cell.id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,10 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugger's noise on 3.11+
     import papermill
 
-    known = papermill.inspect_notebook(str(source))
+    try:
+        known = papermill.inspect_notebook(str(source))
+    except (ValueError, LookupError, AttributeError) as error:  # no JSON, without a kernel's name
+        raise Fault(f"{source.name} cannot be read: {error}", "save it again by Jupyter") from None
     unknown = sorted(set(parameters) - set(known))
     if unknown:
         raise Fault(
@@ -105,7 +109,8 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
     except papermill.PapermillExecutionError as error:
         raise Fault(
             f"{source.name} failed in cell {error.cell_index}: {error.ename}: {error.evalue}",
-            f"the notebook as far as it came: {target}",
+            f"the notebook as far as it came: {target}; to try again: "
+            f"{_by_hand(source, parameters)}",
         ) from None
     except RuntimeError as error:  # jupyter_client's wait_for_ready, nbclient's DeadKernelError
         raise Fault(
@@ -115,6 +120,12 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any]) -> None
     finally:
         if target.is_file():
             _clean(target)
+
+
+def _by_hand(source: Path, parameters: dict[str, Any]) -> str:
+    """The command that executes a notebook again."""
+    given = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
+    return shlex.join(["papermill", from_root(source), "again.ipynb", *given])
 
 
 def entitle(book: Any, front: dict[str, Any]) -> None:
