@@ -545,10 +545,16 @@ def test_a_setting_is_what_the_host_had_before(name, value, said):
     [
         ({"metric": "a", "cell": "b", "at_most": 1, "at_least": 0}, "exactly one of at_most"),
         ({"metric": "a", "cell": "b", "between": [2, 1]}, "between is"),
-        ({"metric": "a", "cel": "b", "at_most": 1}, "holds_if.0.cell: Field required"),
-        ({"metric": "a", "cell": "b", "against": "c", "at_most": 1}, "at_most: Extra inputs"),
-        ({"metric": "a", "cell": "b"}, "against: Field required"),
-        ({"setting": "vm.swappiness", "iz": "1"}, "holds_if.0.is: Field required"),
+        ({"metric": "a", "cel": "b", "at_most": 1}, "unknown key 'cel'. did you mean cell?"),
+        (
+            {"metric": "a", "cell": "b", "against": "c", "at_most": 1},
+            "at_most: unknown key, did you mean ratio_at_most?",
+        ),
+        ({"metric": "a", "cell": "b"}, "holds_if: against: this key is missing"),
+        ({"setting": "vm.swappiness", "iz": "1"}, "unknown key 'iz'"),
+        ({"seting": "vm.swappiness", "is": "1"}, "unknown key 'seting'. did you mean setting?"),
+        ([{"metric": "a", "cell": "b", "at_mots": 1}], "holds_if.0: unknown key 'at_mots'"),
+        ([], "claim c: holds_if says nothing"),
         ("numa_miss", "this is no predicate"),
     ],
 )

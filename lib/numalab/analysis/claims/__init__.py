@@ -8,6 +8,7 @@ wording; whether two cells differ is asked of the one judge.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from pydantic import InstanceOf, ValidationError
 
-from ... import escape
+from ... import escape, yaml_file
 from ...agent.contract import VERIFIED, Reason
 from ...agent.errors import Fault
 from ...agent.words import units
@@ -93,27 +94,41 @@ def _read(entry: Any) -> Claim:
     if not isinstance(entry, Mapping):
         raise Fault(f"{entry!r} is no claim", _HINT)
     name, asked = entry.get("id", "without an id"), entry.get("holds_if", [])
-    where: tuple[Any, ...] = ()
+    if asked == []:
+        raise Fault(f"claim {name}: holds_if says nothing", _HINT)
+    where, known = "", list(Claim.model_fields)
     try:
         forms = []
         for place, given in enumerate(asked if isinstance(asked, list) else [asked]):
-            where = ("holds_if", place)
-            forms.append(_form(given, name).model_validate(given))
-        where = ()
-        given = {**entry, "holds_if": tuple(forms)} if "holds_if" in entry else entry
-        return Claim.model_validate(given)
+            where = f"holds_if.{place}: " if isinstance(asked, list) else "holds_if: "
+            form = _form(given, f"claim {name}: {where}")
+            known = _keys(form)
+            forms.append(form.model_validate(given))
+        where, known = "", list(Claim.model_fields)
+        return Claim.model_validate({**entry, "holds_if": tuple(forms)})
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in (*where, *first["loc"]))
-        raise Fault(f"claim {name}: {key or 'it'}: {first['msg']}", _HINT) from None
+        raise Fault(f"claim {name}: {where}{yaml_file.explain(error, known)}", _HINT) from None
 
 
-def _form(given: Any, claim: object) -> type[Form]:
-    """Which form is meant, so that a mistake in it is told of that one alone."""
+def _keys(form: type[Form]) -> list[str]:
+    return [one.alias or name for name, one in form.model_fields.items()]
+
+
+def _form(given: Any, where: str) -> type[Form]:
+    """Which form is meant, so that a mistake in it is told of that one alone.
+
+    A key that no form has tells nothing: it is the mistake.
+    """
     if isinstance(given, Form):
         return type(given)
     if not isinstance(given, Mapping):
-        raise Fault(f"claim {claim}: holds_if: this is no predicate: {given!r}", _HINT)
+        raise Fault(f"{where}this is no predicate: {given!r}", _HINT)
+    every = list(dict.fromkeys(key for form in FORMS for key in _keys(form)))
+    unknown = [str(key) for key in given if key not in every]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], every, n=1)
+        hint = f"did you mean {near[0]}?" if near else _HINT
+        raise Fault(f"{where}unknown key {unknown[0]!r}", hint)
     return next((form for form in FORMS if any(key in given for key in form.keys)), Ratio)
 
 
