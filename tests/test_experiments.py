@@ -226,7 +226,7 @@ def test_a_seed_is_drawn_when_none_is_given(tmp_path):
                 "claims:\n- {id: a, says: A, holds_if: {metric: x, cell: remote, against: local, "
                 "ratio_at_mots: 1}}\nprofiles:",
             ),
-            r"mine\.yml: claim a: holds_if: unknown key 'ratio_at_mots'. did you mean ratio_at_most",
+            r"mine\.yml: claim a: holds_if: unknown key 'ratio_at_mots'. did you mean ratio_at",
         ),
         (("tool: {name: stream}", "name: mine\ntool: {name: stream}"), "may not set 'name'"),
     ],

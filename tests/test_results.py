@@ -151,6 +151,14 @@ def _cased(tmp_path, values, emulated=False, **more):
     return _run(tmp_path, rows, cells, emulated)
 
 
+def test_a_metric_that_no_trial_has_is_told_with_those_there_are(tmp_path):
+    cells = frames.two_nodes()
+    plan = frames.plan(cells, measure={"triadd": Measure("GB/s", "higher")})
+    run = frames.run(plan, frames.measurements(cells), tmp_path)
+    words = "not measured: triadd: no trial has a metric of this name; there are triad"
+    assert results.terminal(run) == words
+
+
 def test_cases_stand_in_the_order_of_the_plan_with_ratios_where_there_are_any(tmp_path):
     names = [f"case-{number:02}" for number in range(14, 0, -1)]
     run = _cased(tmp_path, dict.fromkeys(names, 3) | {"zero": 0})
