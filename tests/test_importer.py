@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from corpus import fixture
-from numalab import check, cli, runs
+from numalab import check, cli, experiments, runs
 from numalab.agent.errors import Fault, ParseError
 from numalab.analysis import comparison
 from numalab.logs import importer
@@ -109,6 +109,17 @@ def test_a_log_of_sysbench_stands_only_for_its_own_test(tmp_path):
         importer.import_logs([log(tmp_path, text)], "x", None, [], "")
     folder = importer.import_logs([log(tmp_path, fixture("sysbench-cpu.txt"))], "x", None, [], "")
     assert runs.load(folder).manifest.experiment == "sysbench-cpu"
+
+
+def test_a_log_stands_for_the_first_of_several_experiments_and_says_so(tmp_path, monkeypatch):
+    own = experiments.load("sysbench-cpu")
+    another = own.model_copy(update={"name": "a-first-by-name", "priority": 0})
+    known = {"a-first-by-name": another, "sysbench-cpu": own}
+    monkeypatch.setattr(experiments, "names", lambda: list(known))
+    monkeypatch.setattr(importer.experiments, "load", known.__getitem__)
+    path = log(tmp_path, fixture("sysbench-cpu.txt"))
+    told = CliRunner().invoke(cli.app, ["import", str(path), "--host", "x"]).output
+    assert "it stands for sysbench-cpu; --experiment names another" in told
 
 
 def test_a_log_without_validation_says_so_in_the_import_and_in_check(tmp_path):

@@ -678,9 +678,12 @@ def import_logs(
     from numalab.logs import importer
 
     folder = importer.import_logs(files, host_name, experiment, cell or [], note)
-    for trial in runs.load(folder).trials:
+    run = runs.load(folder)
+    for trial in run.trials:
         for warning in trial.warnings:
             _print(f"⚠ trial {trial.trial}: {warning}")
+    if experiment is None:
+        _print(f"it stands for {run.manifest.experiment}; --experiment names another")
     _print(f"{folder}   →   numalab report {folder}")
 
 

@@ -135,7 +135,10 @@ def _only_tool(measured: Sequence[_Log]) -> str:
 def _experiment(
     asked: str | None, tool: str, parsed: Sequence[Sequence[Record]]
 ) -> experiments.Experiment:
-    """Return the experiment that logs of a tool stand for: it must ask for what they measure."""
+    """Return the experiment that logs of a tool stand for: it must ask for what they measure.
+
+    Of several that do it is the one of the highest priority, unless ``asked`` names one.
+    """
     rows = [row for one in parsed for row in drivers.driver(tool).metrics(one)]
     metrics = {_ASKED_AS.get(row.metric, row.metric) for row in rows}
     tests = {_TESTS[r["name"]] for one in parsed for r in one if r.get("name") in _TESTS}
@@ -159,7 +162,7 @@ def _experiment(
             f"no experiment asks for what these logs of {tool} measure: {', '.join(metrics)}",
             "name the one that they shall stand for with --experiment",
         )
-    return fitting[0] if fitting else experiments.load(str(asked))
+    return max(fitting, key=lambda one: one.priority) if fitting else experiments.load(str(asked))
 
 
 def _cell(place: int, label: str, options: dict[str, Any]) -> Cell:
