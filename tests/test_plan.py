@@ -132,6 +132,12 @@ def test_a_plan_holds_all_that_a_run_needs(drivers):
     assert all(trial.cell == cell.id for trial, cell in order.trials(made))
 
 
+def test_a_driver_that_lacks_what_others_rely_on_is_told_by_name(drivers):
+    drivers["stream"].resolves = drivers["probe"].resolves = ("array", "writes")
+    with pytest.raises(Fault, match="the driver of probe resolves no option 'writes'"):
+        plan.make(request(), topologies.topology(2))
+
+
 def test_a_mistake_in_a_file_of_events_is_told_before_anything_is_measured(drivers, monkeypatch):
     def wrong():
         raise Fault("events/mine.txt, line 2 ('x y'): it is no line of EVENTS")

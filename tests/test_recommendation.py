@@ -72,6 +72,19 @@ def test_chance_is_not_recommended_however_many_bindings_are_tried():
     assert sum(cell is not None for cell in said) <= 1
 
 
+def test_what_can_recommend_nothing_says_why():
+    cells = [Cell("local:0", 1e4, role="baseline"), Cell("local:0/control", 1e4, role="control")]
+    alone = recommendation.of(mysql_frames.run(cells))
+    assert alone.says == "This run compares no binding with the default (unbound)."
+    made = mysql_frames.run(mysql_frames.published_cells())
+    rows = made.measurements
+    twice = [rows.with_columns(point=pl.lit(name)) for name in ("first", "second")]
+    made.__dict__["measurements"] = pl.concat(twice)
+    assert recommendation.of(made).says.endswith("per second has several points, none decides.")
+    made.__dict__["measurements"] = rows.clear()
+    assert "what the run asks for was not measured" in recommendation.of(made).says
+
+
 @pytest.mark.parametrize("grade", ["unverified", "error"])
 def test_only_verified_trials_count(grade):
     cells = mysql_frames.published_cells()

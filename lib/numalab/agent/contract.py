@@ -844,6 +844,7 @@ class Driver:
     binds_itself = False  # it starts what is measured, and binds that
     switches_often = False  # perf then counts no software events: they cost at each switch
     quit_s = 10.0  # how long it may take to end after "quit"
+    resolves: Sequence[str] = ()  # options that what `prepare` returns must hold
 
     def find(self, options: Mapping[str, Any]) -> ToolRecord:
         """Return the tool that is there; Fault when none can be used."""

@@ -47,16 +47,24 @@ class Recommendation:
 
 def suitable(run: Run) -> bool:
     """Say whether a run compares bindings with the default at all, in a metric that decides."""
-    compared = any(len(cells) > 1 and _default(cells) is not None for cells in _loads(run).values())
-    # several points (instances, pairs of nodes) are not one figure that decides
-    headline = next(iter(run.measures), None)
-    return compared and headline is not None and len(run.points(headline)) == 1
+    return _unsuitable(run) is None
+
+
+def _unsuitable(run: Run) -> str | None:
+    if not any(len(cells) > 1 and _default(cells) is not None for cells in _loads(run).values()):
+        return "This run compares no binding with the default (unbound)."
+    headline = next(iter(run.measures), "")
+    found = len(run.points(headline)) if headline else 0
+    if found > 1:  # instances, pairs of nodes
+        return f"Nothing is recommended: {tables.plain(headline)} has several points, none decides."
+    return None if found else "Nothing is recommended: what the run asks for was not measured."
 
 
 def of(run: Run) -> Recommendation:
     """Return what a run recommends for its host."""
-    if not suitable(run):
-        return Recommendation(None, "This run compares no binding with the default (unbound).")
+    unsuitable = _unsuitable(run)
+    if unsuitable:
+        return Recommendation(None, unsuitable)
     headline = _Headline(run)
     if not evidence.real(run, headline.metric, headline.unit):
         return Recommendation(

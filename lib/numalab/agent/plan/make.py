@@ -511,6 +511,12 @@ class _Preparation:
     def _prepared(self, options: Dict[str, Any], cpus: str, nodes: str) -> Prepared:
         """Return what the driver prepares, with no more threads than there is CPU time for."""
         made = self.driver.prepare(options, self.host, cpus, nodes)
+        lacks = [name for name in self.driver.resolves if name not in made.options]
+        if lacks:
+            raise Fault(
+                f"the driver of {self.driver.name} resolves no option {lacks[0]!r}",
+                "CONTRIBUTING.md tells what its `prepare` must return",
+            )
         asked, limit = made.options.get("threads"), self.host.allowed.cpu_time
         if limit is None or not isinstance(asked, int) or asked <= max(1, int(limit)):
             return made

@@ -188,7 +188,7 @@ class Client:
         """Raise Fault with the reason when it did not end well, or its server did not survive."""
         phase = "warm-up" if self.measured is None else "measurement"
         self.server.check_alive(f"in the {phase}", 0.0 if self.status == 0 else DYING_S)
-        if self.status == 0:
+        if self.status == 0 and (self.checkpoint is None or not self.lead_s or self.begun()):
             return
         who = {"program": self.program, "instance": self.server.name}
         if self.late:
@@ -200,6 +200,9 @@ class Client:
                 reason("client-did-not-end", **who, limit_s=GRACE_S,
                        planned_s=self.lead_s + self.time_s, server_answers=answers)
             )  # fmt: skip
+        if self.status == 0:
+            sign = (self.checkpoint or b"").decode(errors="replace")
+            raise Fault(reason("client-without-checkpoint", **who, checkpoint=sign))
         text = self._printed()
         lines = (remote.cpu_time(text)[0] if self.there else text).splitlines()
         shown = [line.strip() for line in lines if line.strip()]

@@ -63,6 +63,7 @@ class ServedDriver(Driver):
     binds_itself = True  # the server alone is bound
     switches_often = True  # once a query: perf's software events cost 1 in 20 queries, measured
     quit_s = STOP_LIMIT_S + 15
+    resolves = ("warmup_s", "writes", "client_cpus", "client_shares")
     module = ""
     client = ""
     client_share = 0.4  # of every node's cores, that are the client's
@@ -218,6 +219,8 @@ class ServedDriver(Driver):
             if event["exit_status"] == 0:
                 raise
             inner = [{"kind": "failure", "level": None, "code": None, "text": str(error)}]
+        if any("kind" not in one for one in inner):
+            raise ParseError(self.name, 0, "", "a record of its client has no kind")
         own = {"instance": instance, **({"phase": event["phase"]} if "phase" in event else {})}
         return [{**event, "kind": "run"}, *({**one, **own} for one in inner)]
 
