@@ -649,7 +649,11 @@ def test_a_damaged_event_file_names_the_line():
         ("METRICS\nx 1/s abs(y)\n", r"line 2 .*more than numbers, names"),
         ("METRICS\nx 1/s (y\n", "line 2 .*cannot be read"),
         ("EVENTS\ny y count\n", "x.txt has no line of PROCESSORS"),
-        ("PROCESSORS\n0x1\nMETRICS\nx 1/s y\n", "x needs 'y', which EVENTS does not have"),
+        ("PROCESSORS\n0x1\nEVENTS\ny y count\n", "x.txt has no NOTES"),
+        (
+            "PROCESSORS\n0x1\nMETRICS\nx 1/s y\nNOTES\nn\n",
+            "x needs 'y', which EVENTS does not have",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_of_events_is_told_with_its_line(tmp_path, monkeypatch, text, words):

@@ -44,6 +44,7 @@ def _parameters(path):
 @pytest.mark.parametrize("path", OF_RUNS, ids=lambda path: path.stem)
 def test_a_committed_notebook_opens_with_results_of_a_committed_run(path):
     run = REPOSITORY / _parameters(path)["source"]
+    assert run.is_dir(), "publish a run of its experiment first: CONTRIBUTING.md, A result"
     assert json.loads((run / "manifest.json").read_text())["experiment"] == path.stem
     code = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
     assert all(cell.execution_count for cell in code), "make notebooks executes it"

@@ -51,6 +51,11 @@ def run(asked: Asked, settings: Settings) -> Path:
         except (KeyboardInterrupt, Fault) as error:
             if home.is_run(folder) and not isinstance(error, launch.GivenUp):
                 print(f"complete it with: {_resuming(folder, settings)}", file=sys.stderr)
+                if plan.tool.name == "service" and isinstance(error, Fault):
+                    changed = "a changed service file is another run: measure again"
+                    print(
+                        f"it keeps the service file that it began with; {changed}", file=sys.stderr
+                    )
             raise
     _finish(folder, end, settings, asked.notebook)
     return folder

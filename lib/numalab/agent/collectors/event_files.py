@@ -99,6 +99,8 @@ def _refuse_unfinished(group: Group, everywhere: Set[str]) -> None:
     file = f"events/{group.name}.txt"
     if not group.processors:
         raise Fault(f"{file} has no line of PROCESSORS: it would never be used", _README)
+    if not group.notes:
+        raise Fault(f"{file} has no NOTES: what do its numbers mean, and what not?", _README)
     known = everywhere | {event.name for event in group.events}
     for metric, formula in group.formulas.items():
         unknown = sorted(_names(formula.partition(" ")[2]) - known)

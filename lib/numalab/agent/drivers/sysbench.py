@@ -502,8 +502,10 @@ class Sysbench(Driver):
         resolved["threads"] = check.threads(resolved["threads"], cpus, host)
         for name, least in (("time_s", 1), ("warmup_s", 0), ("seed", 1)):  # seed 0: from the clock
             check.whole(name, resolved[name], least)
-        for name in _TESTS[test]:
-            if not re.fullmatch(r"[A-Za-z0-9]+", str(resolved[name])):
+        for name, usual in _TESTS[test].items():
+            if isinstance(usual, int):
+                check.whole(name, resolved[name], 1)
+            elif not re.fullmatch(r"[A-Za-z0-9]+", str(resolved[name])):
                 raise Fault(f"sysbench: {name} {resolved[name]!r} is not a plain word or number")
         need = 64 * 2**20
         if test == "memory":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
 
 from .. import cpulist
 from ..errors import Fault
@@ -36,7 +36,9 @@ class Binding(NamedTuple):
 def split(asked: Any, names: Sequence[str]) -> Tuple[str, Any]:
     """Return the name and the raw argument of a binding; Fault for what is none of `names`."""
     if isinstance(asked, str):
-        name, _, argument = asked.strip().partition(":")
+        name, colon, argument = asked.strip().partition(":")
+        if colon and not argument.strip():
+            raise Fault(f"the binding {asked!r} names nothing after its colon", f"write {name}")
         asked = {name.strip(): argument.strip() or None}
     if not isinstance(asked, Mapping) or not all(isinstance(key, str) for key in asked):
         raise Fault(f"{asked!r} is not a binding", f"known bindings: {', '.join(names)}")
@@ -68,7 +70,7 @@ def nodes(name: str, given: Any) -> Argument:
         return ROOMIEST, ROOMIEST
     if isinstance(given, bool) or not isinstance(given, (int, str)):
         raise Fault(f"{name}: {given!r} is not a node", f"write {name}: 0")
-    numbers = cpulist.parse(str(given))
+    numbers = _listed(name, given)
     if not numbers:
         raise Fault(f"the binding {name!r} names no node", f"write {name}: 0, or only {name}")
     return tuple(numbers), cpulist.format(numbers)
@@ -148,13 +150,20 @@ def cpu_list(name: str, given: Any) -> Argument:
         listed, _, memory = str("" if given is None else given).partition(",mem=")
         given = {"cpus": listed, "mem": memory or None}
     _known_keys(given, ("cpus", "mem"), name)
-    cpus = cpulist.format(cpulist.parse(str(given["cpus"])))
+    cpus = cpulist.format(_listed(name, given["cpus"]))
     mem = None
     if given.get("mem") is not None:
-        mem = cpulist.format(cpulist.parse(str(given["mem"])))
+        mem = cpulist.format(_listed(name, given["mem"]))
     if not cpus or mem == "":
         raise Fault(f"the binding {given!r} names no CPUs or no nodes", "write cpus: 0-31")
     return (cpus, mem), f"{cpus},mem={mem}" if mem else cpus
+
+
+def _listed(name: str, given: Any) -> List[int]:
+    try:
+        return cpulist.parse(str(given))
+    except Fault as fault:
+        raise Fault(f"the binding {name!r}: {fault.what}", fault.hint) from None
 
 
 def _at_least(least: int, count: Any) -> bool:

@@ -236,6 +236,8 @@ def check(service: Service) -> None:
     _one_of(("ready",), service.ready, ("http", "command", "says"), may_lack=True)
     asks = ("http", "send", "command")
     _one_of(("counters",), service.counters, asks, may_lack=not service.counters.metrics)
+    if service.counters != Counters() and not service.counters.metrics:
+        raise WrongService(("counters",), "without `metrics` nothing of it is kept")
     for name, figure in service.counters.metrics.items():
         if figure.find or not service.counters.http:
             _check_pattern(("counters", "metrics", name), figure)
