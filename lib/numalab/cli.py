@@ -242,7 +242,7 @@ class Wanted:
         )
 
 
-def _asking(command: Callable[..., None]) -> Callable[..., None]:
+def _with_wanted(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Wanted`, after its first parameter."""
     own = inspect.signature(command, eval_str=True).parameters
     shared = inspect.signature(Wanted, eval_str=True).parameters
@@ -262,7 +262,7 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @app.command()
-@_asking
+@_with_wanted
 def plan(
     experiment: ExperimentName = None,
     request_only: Annotated[
@@ -311,7 +311,7 @@ def plan(
 
 
 @app.command()
-@_asking
+@_with_wanted
 def run(
     experiment: ExperimentName = None,
     collect: Annotated[
