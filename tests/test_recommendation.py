@@ -116,6 +116,7 @@ def test_nothing_on_emulated_hosts_from_few_blocks_without_a_control_or_without_
         ("interleave", "0-1", "as much memory of each of nodes 0-1 (384 GiB in all)"),
         ("weighted-interleave", "0-1", "memory of nodes 0-1 (384 GiB in all) by the kernel's"),
         ("bind", "0-1", None),
+        ("of-another-numalab", "0", None),
     ],
 )
 def test_each_policy_costs_what_it_does_when_its_nodes_are_full(policy, nodes, words):

@@ -239,9 +239,11 @@ def _memory_costs(shape: Host, cell: Bound) -> Iterator[str]:
     if policy == "default":  # first touch: bound to CPUs, it is on their nodes
         nodes = cell.cpu_nodes if cell.cpus is not None else None
     numbers = cpulist.parse(nodes or "")
-    spread = kinds.POLICIES[policy].spread
+    rule = kinds.POLICIES.get(policy)
+    if rule is None:  # of a run that somebody else's numalab measured
+        return
     with_memory = {node.number: node.memory_bytes for node in shape.nodes if node.memory_bytes != 0}
-    if not nodes or (set(with_memory) <= set(numbers) and not spread):
+    if not nodes or (set(with_memory) <= set(numbers) and not rule.spread):
         return
     held = [with_memory.get(number) for number in numbers]
     known = [size for size in held if size is not None]

@@ -12,8 +12,9 @@ Nodes that are memory only (CXL, HBM, persistent memory: `Host.memory_only`) hav
 own: memory-only, interleave:all and interleave:weighted. No other symbolic binding names them.
 
 A binding with a policy of POLICIES is one row of KINDS (and its resolver, where no other's fits).
-One with a new policy also has a row in POLICIES, its mode in ``kernel.MODES``, and a sentence
-"memory-POLICY" in `words.plan` (in ``Bound.numactl`` its option, where that is not --POLICY=NODES).
+One with a new policy also has a row in POLICIES, its mode in ``kernel.MODES``, and the sentences
+"memory-POLICY" and "full-POLICY" in `words.plan` (in ``Bound.numactl`` its option, where that is
+not --POLICY=NODES).
 """
 
 from __future__ import annotations
