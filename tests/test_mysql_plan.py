@@ -22,8 +22,8 @@ from numalab.agent.contract import (
     to_json,
 )
 from numalab.agent.errors import Fault
+from numalab.agent.plan import kinds, resolve, show
 from numalab.agent.plan import make as plan
-from numalab.agent.plan import resolve, show
 from numalab.agent.served import dataset, files
 from numalab.agent.served.mysql import server
 from numalab.agent.served.mysql.data import table_bytes
@@ -139,6 +139,17 @@ def test_loads_and_interleaving_are_swept(make):
     assert said and all("also node 2, which has memory without CPUs" in one for one in said)
     bound = make(["local"], topologies.topology(2), options={"innodb_numa_interleave": True})
     assert cells(bound)["local:0"].expects.memory.rule == "within"
+
+
+def test_what_innodb_interleaves_is_proven_under_every_policy_that_only_prefers(make, monkeypatch):
+    recorded = kinds.POLICIES["preferred"]
+    monkeypatch.setitem(kinds.POLICIES, "preferred-many", recorded)
+    monkeypatch.setitem(kinds.KINDS, "either", kinds._node_kind("preferred-many"))
+    host, own = topologies.topology(2), {"innodb_numa_interleave": True}
+    for binding in ("preferred", "either"):
+        found = cells(make(["local", binding], host, baseline="local", options=own))
+        proofs = {one.expects.memory.rule for name, one in found.items() if binding in name}
+        assert proofs == {"shares"}
 
 
 def test_a_server_without_libnuma_is_named(make):

@@ -89,6 +89,7 @@ def test_a_file_is_what_the_agent_reads():
         ("stop: SIGINT", "balancer: haproxy", "line 16, balancer: only a load of kind http"),
         ("stop: SIGINT", "stop: {within_s: soon}", "line 16, stop.within_s: input should be"),
         ("stop: SIGINT", "warm: {until: {counter: jit, below: 1}}", "line 16, .* not among"),
+        ("stop: SIGINT", "counters: {command: uptime}", "line 16, counters: without `metrics`"),
         ("stop: SIGINT", "files: {../x: text}", "line 16, files.../x: it is no name of a file"),
         ("stop: SIGINT", "files: {x: {file: /etc/passwd}}", "line 16, files.x: "),
         ("{memory:MiB}", "{memory:MB}", "line 10, start: '{memory:MB} ' begins a word that is not"),

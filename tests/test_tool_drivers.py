@@ -72,6 +72,7 @@ def test_sysbench_command_line_resets_the_counters_after_the_warm_up():
         {"time_s": 1.5},
         {"warmup_s": -1},
         {"cpu_max_prime": "1 --x"},
+        {"cpu_max_prime": "many"},
         {"thread_locks": 8},
         {"colour": "red"},
         {"test": "memory", "memory_block_size": "1X"},
