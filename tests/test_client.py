@@ -42,7 +42,7 @@ def ended(tmp_path, body, lead_s):
 
 
 def test_a_client_that_does_not_say_when_it_counts_is_a_fault(tmp_path):
-    with pytest.raises(Fault, match="asking never printed 'now it counts', by which its warm-up"):
+    with pytest.raises(Fault, match="asking never said that its warm-up had ended"):
         ended(tmp_path, "print('some figure')", lead_s=1).check()
 
 

@@ -643,6 +643,7 @@ def test_a_damaged_event_file_names_the_line():
     ("text", "words"),
     [
         ("PROCESORS\n.*\n", "line 1 .*the sections are PROCESSORS, EVENTS"),
+        ("PROCESSORS\n0x41\nEVENTZ\nx y count\n", "line 3 .*the sections are PROCESSORS"),
         ("0x41-0xd0c\n", "line 1 .*before any section"),
         ("PROCESSORS\n0x41-[\n", "line 2 .*no regular expression"),
         ("TRAFFIC\nx y MB/s\n", "line 2 .*one of GB/s, 1/s"),

@@ -51,11 +51,16 @@ def test_a_notebook_is_named_or_the_general_one_shows_the_run(tmp_path):
     ("text", "words"),
     [
         ("no JSON", "is no Jupyter notebook .JSONDecodeError"),
-        ('{"cells": 5}', "is no Jupyter notebook .TypeError"),
+        ('{"metadata": {"kernelspec": {"name": "p"}}, "cells": 5}', "notebook .TypeError"),
+        ('{"metadata": {}, "cells": []}', "is no Jupyter notebook .KeyError: 'kernelspec'"),
         ("\x80", "is no Jupyter notebook .UnicodeDecodeError"),
-        ('{"cells": []}', "has no cell tagged `parameters` with `source`"),
         (
-            '{"cells": [{"metadata": {"tags": ["parameters"]}, "source": ["host = 1"]}]}',
+            '{"metadata": {"kernelspec": {"name": "p"}}, "cells": []}',
+            "has no cell tagged `parameters` with `source`",
+        ),
+        (
+            '{"metadata": {"kernelspec": {"name": "p"}}, "cells": '
+            '[{"metadata": {"tags": ["parameters"]}, "source": ["host = 1"]}]}',
             "has no cell tagged `parameters` with `source`",
         ),
     ],

@@ -119,7 +119,7 @@ def test_a_log_stands_for_the_first_of_several_experiments_and_says_so(tmp_path,
     monkeypatch.setattr(importer.experiments, "load", known.__getitem__)
     path = log(tmp_path, fixture("sysbench-cpu.txt"))
     told = CliRunner().invoke(cli.app, ["import", str(path), "--host", "x"]).output
-    assert "it stands for sysbench-cpu; --experiment names another" in told
+    assert "it stands for the experiment sysbench-cpu" in told
 
 
 def test_a_log_without_validation_says_so_in_the_import_and_in_check(tmp_path):

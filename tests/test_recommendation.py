@@ -129,6 +129,16 @@ def test_each_policy_costs_what_it_does_when_its_nodes_are_full(policy, nodes, w
     assert (words is None) == (costs == []) and all(words in cost for cost in costs)
 
 
+def test_no_line_to_paste_holds_a_policy_that_is_not_known():
+    evil = MemoryPolicy("x; touch /tmp/pwned #", "0")
+    made = mysql_frames.changed(
+        even(2.0), lambda one: replace(one, memory=evil) if one.id == "local:0" else one
+    )
+    found = recommendation.of(made)
+    assert found.cell == "local:0" and found.paste == []
+    assert "pwned" not in recommendation.text(found)
+
+
 def test_data_that_lie_in_the_caches_recommend_nothing():
     small = reason("data-below-caches", tables=1 << 30, caches=1 << 29)
     made = mysql_frames.changed(even(2.0), lambda cell: replace(cell, notes=(small,)))

@@ -124,13 +124,14 @@ def _check_notebook(experiment: experiments.Experiment) -> None:
             "write it, or name none: then the one that shows any run is used",
         )
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        book = json.loads(path.read_text(encoding="utf-8"))
+        kernel, cells = book["metadata"]["kernelspec"]["name"], book["cells"]
         tagged = [one for one in cells if "parameters" in one["metadata"].get("tags", ())]
         sources = ["".join(one["source"]) for one in tagged]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         kind = type(error).__name__
         raise Fault(f"{path} is no Jupyter notebook ({kind}: {error})", "save it again") from None
-    if not any(re.search(r"^source\b", text, re.MULTILINE) for text in sources):
+    if not kernel or not any(re.search(r"^source\b", text, re.MULTILINE) for text in sources):
         raise Fault(
             f"{path} has no cell tagged `parameters` with `source`: it could show no run",
             "copy that cell from notebooks/stream.ipynb, with its tag",

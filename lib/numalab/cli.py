@@ -683,7 +683,7 @@ def import_logs(
         for warning in trial.warnings:
             _print(f"⚠ trial {trial.trial}: {warning}")
     if experiment is None:
-        _print(f"it stands for {run.manifest.experiment}; --experiment names another")
+        _print(f"it stands for the experiment {run.manifest.experiment}")
     _print(f"{folder}   →   numalab report {folder}")
 
 

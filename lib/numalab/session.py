@@ -225,10 +225,10 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
 
     store.write(runs.load(folder))
     run = runs.load(folder)
-    if not settings.as_json:
-        _say_results(run, end, settings)
     executed = None
     try:
+        if not settings.as_json:
+            _say_results(run, end, settings)
         if settings.notebook:
             executed = _executed(folder, notebook)
     finally:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from ..agent import drivers
 from ..agent.contract import Advice, Bound, Cell, ToolRecord
 from ..agent.errors import Fault
+from ..agent.plan.kinds import POLICIES
 
 _EACH = "%i"  # of an instance, as systemd writes it
 _SYSTEMD = ("default", "preferred", "bind", "interleave", "local")  # its policies
@@ -33,8 +34,10 @@ def paste(tool: ToolRecord, cell: Cell) -> list[Lines]:
     each instance of a template has a file of its own); docker-run(1) (``--cpuset-mems`` confines
     memory to nodes, which is membind; it has no other policy); the Compose Specification (a service
     has ``cpuset``, its CPUs, and no key for the nodes of its memory); HAProxy's configuration
-    manual (``numa-cpu-mapping``).
+    manual (``numa-cpu-mapping``). None for a policy that is not known: it may be a stranger's text.
     """
+    if any(one.memory.policy not in POLICIES for one in (cell, *cell.instances)):
+        return []
     try:
         own = drivers.driver(tool.name).advice(tool, cell)
     except (KeyError, TypeError, AttributeError) as error:  # the plan may be a stranger's

@@ -95,7 +95,6 @@ class Progress:
                 self._trial(host, job, job.last, many)
 
     def _trial(self, host: str, job: Job, last: dict[str, Any], many: str) -> None:
-
         line = f"{many}{job.experiment} {last['trial']}/{last['of']}  {progress.trial_line(last)}"
         if self.bars:
             task = self.tasks[host]

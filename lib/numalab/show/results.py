@@ -268,18 +268,21 @@ def terminal(run: Run) -> str:
     for metric in run.measures:
         at = run.points(metric)
         if not at:
-            parts.append(_nowhere(run, metric))
+            parts += _nowhere(run, metric)
         elif len(at) <= MOST_POINTS:
             parts += [_terminal_table(run, metric, point) for point in at]
     return "\n\n".join(part for part in parts if part)
 
 
-def _nowhere(run: Run, metric: str) -> str:
-    """What to say of a metric that no trial has a row of: it may be misspelt."""
+def _nowhere(run: Run, metric: str) -> list[str]:
+    """What to say of a metric that no trial has a row of: it may be misspelt.
+
+    Nothing where the tool measured nothing at all: the trials' own errors say why.
+    """
     of_tool = run.measurements.filter(pl.col("source") == "tool")
-    names = of_tool["metric"].unique().sort().to_list()
-    said = f"not measured: {metric}: no trial has a metric of this name"
-    return escape.terminal(f"{said}; there are {', '.join(names)}" if names else said)
+    names = ", ".join(of_tool["metric"].unique().sort().to_list())
+    said = f"not measured: {metric}: no trial has a metric of this name; there are {names}"
+    return [escape.terminal(said)] if names else []
 
 
 def _terminal_table(run: Run, metric: str, point: str) -> str:

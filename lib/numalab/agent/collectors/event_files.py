@@ -58,6 +58,8 @@ def parse_group(name: str, text: str) -> Group:
         why = None
         if line in _SECTIONS:
             section = line
+        elif len(words) == 1 and line.isalpha() and line.isupper() and section != "NOTES":
+            why = f"the sections are {', '.join(_SECTIONS)}"
         elif section == "PROCESSORS" and len(words) == 1:
             processors.append(words[0])
             why = _why_no_pattern(words[0])
@@ -70,8 +72,6 @@ def parse_group(name: str, text: str) -> Group:
             why = _why_no_formula(" ".join(words[2:]))
         elif section == "NOTES":
             notes.append(line)
-        elif len(words) == 1 and line.isupper():
-            why = f"the sections are {', '.join(_SECTIONS)}"
         else:
             why = f"it is no line of {section}" if section else "it stands before any section"
         if why:

@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import cpulist
 from ..contract import SCHEMA, Host, Json, Node, State, to_json
@@ -19,9 +19,6 @@ from . import tools as tools_module
 from .findings import Facts, Finding
 from .state import value
 from .tools import Tool
-
-if TYPE_CHECKING:
-    pass
 
 MARKS = {"problem": "✗", "warning": "⚠", "note": "–"}
 _ASCII = str.maketrans(

@@ -36,9 +36,7 @@ class Binding(NamedTuple):
 def split(asked: Any, names: Sequence[str]) -> Tuple[str, Any]:
     """Return the name and the raw argument of a binding; Fault for what is none of `names`."""
     if isinstance(asked, str):
-        name, colon, argument = asked.strip().partition(":")
-        if colon and not argument.strip():
-            raise Fault(f"the binding {asked!r} names nothing after its colon", f"write {name}")
+        name, _, argument = asked.strip().partition(":")
         asked = {name.strip(): argument.strip() or None}
     if not isinstance(asked, Mapping) or not all(isinstance(key, str) for key in asked):
         raise Fault(f"{asked!r} is not a binding", f"known bindings: {', '.join(names)}")

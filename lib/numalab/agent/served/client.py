@@ -201,8 +201,7 @@ class Client:
                        planned_s=self.lead_s + self.time_s, server_answers=answers)
             )  # fmt: skip
         if self.status == 0:
-            sign = (self.checkpoint or b"").decode(errors="replace")
-            raise Fault(reason("client-without-checkpoint", **who, checkpoint=sign))
+            raise Fault(reason("client-without-checkpoint", **who))
         text = self._printed()
         lines = (remote.cpu_time(text)[0] if self.there else text).splitlines()
         shown = [line.strip() for line in lines if line.strip()]

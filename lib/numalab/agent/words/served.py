@@ -154,8 +154,8 @@ SENTENCES: Dict[str, Template] = {
     "client-did-not-end": _client_did_not_end,
     "client-failed": _client_failed,
     "client-without-checkpoint": _about_instance(
-        "{program} never printed {checkpoint!r}, by which its warm-up ends: nothing tells what of "
-        "its figures was measured"
+        "{program} never said that its warm-up had ended: nothing tells what of its figures was "
+        "measured"
     ),
     "client-silent": "{client} did not say it",
     "client-lost-connection": _about_instance("{client} lost its connection {times} times"),

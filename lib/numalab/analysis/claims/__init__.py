@@ -94,7 +94,7 @@ def _read(entry: Any) -> Claim:
     if not isinstance(entry, Mapping):
         raise Fault(f"{entry!r} is no claim", _HINT)
     name, asked = entry.get("id", "without an id"), entry.get("holds_if", [])
-    if asked == []:
+    if "holds_if" in entry and asked == []:
         raise Fault(f"claim {name}: holds_if says nothing", _HINT)
     where, known = "", list(Claim.model_fields)
     try:
@@ -105,7 +105,8 @@ def _read(entry: Any) -> Claim:
             known = _keys(form)
             forms.append(form.model_validate(given))
         where, known = "", list(Claim.model_fields)
-        return Claim.model_validate({**entry, "holds_if": tuple(forms)})
+        given = {**entry, "holds_if": tuple(forms)} if "holds_if" in entry else entry
+        return Claim.model_validate(given)
     except ValidationError as error:
         raise Fault(f"claim {name}: {where}{yaml_file.explain(error, known)}", _HINT) from None
 
