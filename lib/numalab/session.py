@@ -223,8 +223,8 @@ def _finish(folder: Path, end: Event, settings: Settings, notebook: Path | None)
     """Say what was found before the notebook is executed: it may fail."""
     from numalab import runs, store
 
-    store.write(runs.load(folder))
     run = runs.load(folder)
+    store.write(run)
     executed = None
     try:
         if not settings.as_json:

@@ -258,7 +258,7 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 def write(run: Run) -> None:
     """Derive a run's two tables, write them beside its raw files, and seal the run."""
-    for name, frame in zip(FILES, derive(run), strict=True):
+    for name, frame in zip(FILES, (run.measurements, run.samples), strict=True):
         replace(run.folder, name, parquet(frame))
     seal(run.folder)
 

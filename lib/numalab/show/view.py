@@ -84,8 +84,9 @@ def experiment(
     )
     folder = launch.new_run_directory(home.runs(), request.host, name)
     launch.measure(launch.make_plan(request), folder)
-    store.write(runs.load(folder))
-    return open_run(folder)
+    run = runs.load(folder)
+    store.write(run)
+    return View(run)
 
 
 def open_run(source: Any) -> View:

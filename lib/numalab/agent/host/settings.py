@@ -67,6 +67,7 @@ def same(name: str, wanted: str, now: str) -> bool:
 
 
 def value(path: Path) -> str:
+    """Return what the file of a setting says now; of resctrl's folder whether it is mounted."""
     if path.name == "resctrl":
         return "1" if (path / "info").is_dir() else "0"
     return kernel.chosen(path.read_text().strip())
